@@ -1,0 +1,121 @@
+//! Errors of this crate.
+
+use crate::id::{LeafId, NodeId, TensorId};
+use crate::op::Op;
+
+/// Why something is not a valid graph.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// More of something than its named limit.
+    #[error("{what}: {found} exceeds the limit of {limit}")]
+    Limit {
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// A node, leaf, source or view root names a tensor that does not exist.
+    #[error("{place} refers to {id}, but there are only {count} tensors")]
+    Dangling {
+        /// What refers to it.
+        place: String,
+        /// The missing tensor.
+        id: TensorId,
+        /// Number of tensors.
+        count: usize,
+    },
+    /// A node is computed before one of its sources (which a cycle implies).
+    #[error("{node} ({tensor}) uses {source_id} before it is computed")]
+    Order {
+        /// The node.
+        node: NodeId,
+        /// Its tensor.
+        tensor: TensorId,
+        /// The source that comes later, or never.
+        source_id: TensorId,
+    },
+    /// A tensor depends on itself, or on a tensor that stands after it.
+    #[error("{tensor} refers to {source_id}, which does not stand before it: a cycle or a wrong order of tensors")]
+    Cycle {
+        /// The tensor.
+        tensor: TensorId,
+        /// The tensor it refers to.
+        source_id: TensorId,
+    },
+    /// A tensor stands twice among the nodes and leafs.
+    #[error("{tensor} is listed twice among the nodes and leafs")]
+    ListedTwice {
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// A leaf has an operation.
+    #[error("{leaf} ({tensor}) has the operation {op}: a leaf is not computed")]
+    LeafWithOp {
+        /// The leaf.
+        leaf: LeafId,
+        /// Its tensor.
+        tensor: TensorId,
+        /// The operation.
+        op: Op,
+    },
+    /// An extent, stride or size is out of range.
+    #[error("{tensor} `{name}`: {why}")]
+    Shape {
+        /// The tensor.
+        tensor: TensorId,
+        /// Its name.
+        name: Box<str>,
+        /// What is wrong.
+        why: ShapeFault,
+    },
+    /// A view is not inside its root, or its root is a view.
+    #[error("{tensor} `{name}`: {why}")]
+    View {
+        /// The view.
+        tensor: TensorId,
+        /// Its name.
+        name: Box<str>,
+        /// What is wrong.
+        why: ViewFault,
+    },
+}
+
+/// What is wrong with a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeFault {
+    /// The size in bytes overflows.
+    #[error("its size in bytes overflows 64 bits")]
+    Overflow,
+    /// The innermost extent is no whole number of blocks.
+    #[error("its innermost extent is no whole number of blocks of its type")]
+    PartialBlock,
+    /// Two elements of a tensor that owns its bytes share a byte.
+    #[error("its strides make elements overlap")]
+    Alias,
+}
+
+/// What is wrong with a view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewFault {
+    /// The root is a view itself.
+    #[error("its root {root} is a view itself")]
+    RootIsView {
+        /// The root.
+        root: TensorId,
+    },
+    /// It reaches past the end of its root.
+    #[error("it ends at byte {end} of its root {root}, which has {size}")]
+    LeavesRoot {
+        /// The root.
+        root: TensorId,
+        /// End of the view in the root.
+        end: u64,
+        /// Size of the root in bytes.
+        size: u64,
+    },
+}

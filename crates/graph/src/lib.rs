@@ -1,0 +1,22 @@
+//! Tensor graphs: ids and units, tensors, the graph with its verifier, a builder with shape inference, and graph files.
+//!
+//! Pure values: no devices, no placement, no policy. Names and shapes follow ggml: extents `ne` and byte strides `nb`
+//! stand innermost first.
+
+pub mod dtype;
+pub mod error;
+pub mod graph;
+pub mod id;
+pub mod limits;
+pub mod op;
+pub mod tensor;
+pub mod units;
+mod verify;
+
+pub use dtype::DType;
+pub use error::{GraphError, ShapeFault, ViewFault};
+pub use graph::{Graph, Link, Topology};
+pub use id::{BufferId, BufferTypeId, CopyId, DeviceId, Id, IdVec, LeafId, NodeId, PoolId, SplitId, TensorId};
+pub use op::{Op, OpKind};
+pub use tensor::{Dims, Flags, OpParams, Sources, Tensor, View, contiguous_strides};
+pub use units::{Align, Bytes, Step};

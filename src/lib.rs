@@ -1,0 +1,1 @@
+//! loadmaster: library side of the command.

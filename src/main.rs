@@ -1,0 +1,2 @@
+//! The `loadmaster` command.
+fn main() {}
