@@ -4,6 +4,7 @@
 
 pub mod buffer_type;
 pub mod lowered;
+pub mod pack;
 
 pub use buffer_type::{Buffer, BufferType, Refused};
 pub use lowered::{AllocGraph, ArenaId, Item, ItemId, Origin};
