@@ -1,1 +1,5 @@
-//! Skeleton.
+//! Devices, buffers, streams and events: `cpu` and `sim`.
+
+mod mmap;
+
+pub use mmap::mmap;
