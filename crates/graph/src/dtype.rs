@@ -100,7 +100,7 @@ impl DType {
     /// Bytes of a row of `elements`; `None` if they do not fill whole blocks or the size overflows.
     #[must_use]
     pub fn row_size(self, elements: u64) -> Option<Bytes> {
-        if elements % self.block_len() != 0 {
+        if !elements.is_multiple_of(self.block_len()) {
             return None;
         }
         self.block_size().checked_mul(elements / self.block_len())

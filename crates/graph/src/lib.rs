@@ -5,6 +5,7 @@
 
 pub mod dtype;
 pub mod error;
+pub mod file;
 pub mod graph;
 pub mod id;
 pub mod limits;
@@ -15,6 +16,7 @@ mod verify;
 
 pub use dtype::DType;
 pub use error::{GraphError, ShapeFault, ViewFault};
+pub use file::{FileError, GraphFile};
 pub use graph::{Graph, Link, Topology};
 pub use id::{BufferId, BufferTypeId, CopyId, DeviceId, Id, IdVec, LeafId, NodeId, PoolId, SplitId, TensorId};
 pub use op::{Op, OpKind};
