@@ -10,8 +10,8 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// All pairs that meet, or `None` if there are more than `limit`. O(n log n + pairs).
-    pub fn of(live: &[Live], limit: usize) -> Option<Self> {
+    /// All pairs that meet. O(n log n + pairs).
+    pub fn of(live: &[Live]) -> Self {
         let mut by_birth: Vec<u32> = (0..live.len() as u32).collect();
         by_birth.sort_unstable_by_key(|&i| live[i as usize].first);
         let mut alive: Vec<u32> = Vec::new();
@@ -20,9 +20,6 @@ impl Neighbours {
         for &i in &by_birth {
             let birth = live[i as usize].first;
             alive.retain(|&a| live[a as usize].last > birth);
-            if pairs.len() + alive.len() > limit {
-                return None;
-            }
             for &a in &alive {
                 pairs.push((i, a));
                 starts[a as usize] += 1;
@@ -30,7 +27,7 @@ impl Neighbours {
             starts[i as usize] += alive.len() as u32;
             alive.push(i);
         }
-        Some(Self::from_pairs(starts, &pairs))
+        Self::from_pairs(starts, &pairs)
     }
 
     /// `starts` holds the count of each.
@@ -97,37 +94,47 @@ pub(super) fn place_in_order(
             }
         }
         taken.sort_unstable();
-        let offset = choose(b, &taken, gap).ok_or(PackError::OffsetOverflow { buffer: b.id })?;
+        let offset = match gap {
+            Gap::Lowest => choose_lowest(b, taken.iter().copied()),
+            Gap::Tightest => choose_tightest(b, &taken),
+        };
+        let offset = offset.ok_or(PackError::OffsetOverflow { buffer: b.id })?;
         offsets[i as usize] = offset;
         peak = peak.max(offset + b.size);
     }
     Ok(Offsets { offsets, peak })
 }
 
-/// An offset for `b` among the sorted taken ranges; `None` if its end would overflow.
-fn choose(b: &Live, taken: &[(u64, u64)], gap: Gap) -> Option<u64> {
+/// The lowest offset for `b` among the taken ranges, sorted by start; `None` if its end would overflow.
+pub(super) fn choose_lowest(b: &Live, taken: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
     let mut floor = 0u64;
-    let mut best: Option<(u64, u64)> = None;
-    for &(start, end) in taken {
-        if start > floor {
-            let offset = b.align_up(floor)?;
-            if offset.checked_add(b.size)? <= start {
-                if gap == Gap::Lowest {
-                    return Some(offset);
-                }
-                let room = start - floor;
-                if best.is_none_or(|(least, _)| room < least) {
-                    best = Some((room, offset));
-                }
-            }
+    for (start, end) in taken {
+        if start > floor && b.end_at(floor).is_some_and(|(_, e)| e <= start) {
+            break;
         }
         floor = floor.max(end);
     }
-    if let Some((_, offset)) = best {
-        return Some(offset);
+    b.end_at(floor).map(|(offset, _)| offset)
+}
+
+/// The offset of the tightest gap; past everything if none holds it; `None` if its end would overflow.
+fn choose_tightest(b: &Live, taken: &[(u64, u64)]) -> Option<u64> {
+    let mut floor = 0u64;
+    let mut best: Option<(u64, u64)> = None;
+    for &(start, end) in taken {
+        if start > floor
+            && let Some((offset, own_end)) = b.end_at(floor)
+            && own_end <= start
+            && best.is_none_or(|(least, _)| start - floor < least)
+        {
+            best = Some((start - floor, offset));
+        }
+        floor = floor.max(end);
     }
-    let offset = b.align_up(floor)?;
-    offset.checked_add(b.size).map(|_| offset)
+    match best {
+        Some((_, offset)) => Some(offset),
+        None => b.end_at(floor).map(|(offset, _)| offset),
+    }
 }
 
 /// Of equally large buffers, which comes first.

@@ -8,8 +8,10 @@
 
 mod bound;
 mod check;
+mod chunks;
 mod error;
 mod greedy;
+mod heuristics;
 mod prepared;
 mod problem;
 mod solve;

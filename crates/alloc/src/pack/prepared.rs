@@ -27,11 +27,12 @@ impl Live {
         self.first < other.last && other.first < self.last
     }
 
-    /// The lowest aligned offset from `floor` on.
+    /// The lowest aligned offset from `floor` on, and the end there; `None` on overflow.
     #[inline]
-    pub fn align_up(&self, floor: u64) -> Option<u64> {
+    pub fn end_at(&self, floor: u64) -> Option<(u64, u64)> {
         let mask = self.align - 1;
-        floor.checked_add(mask).map(|v| v & !mask)
+        let offset = floor.checked_add(mask)? & !mask;
+        Some((offset, offset.checked_add(self.size)?))
     }
 }
 

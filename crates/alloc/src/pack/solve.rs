@@ -2,9 +2,9 @@
 
 use super::bound::bound_of;
 use super::error::PackError;
-use super::greedy::{Gap, Neighbours, Offsets, Tie, largest_first, place_in_order};
+use super::heuristics::{self, Found};
 use super::prepared::Prepared;
-use super::problem::{ChunkId, Method, PackProblem, Packing, Place};
+use super::problem::{ChunkId, PackProblem, Packing, Place};
 use loadmaster_graph::Bytes;
 
 /// How hard to try.
@@ -50,8 +50,11 @@ pub fn pack_until(problem: &PackProblem, effort: Effort, stop: &mut dyn FnMut() 
     let _ = (effort, stop);
     let prepared = Prepared::new(problem)?;
     let bound = bound_of(&prepared, problem.max_chunk)?;
-    let (found, method) = greedy(&prepared, bound)?;
-    Ok(packing(problem, &prepared, &found, bound, method))
+    let found = match problem.max_chunk {
+        None => heuristics::one_chunk(&prepared, bound)?,
+        Some(limit) => heuristics::chunked(&prepared, bound, limit.get())?,
+    };
+    Ok(packing(problem, &prepared, &found, bound))
 }
 
 /// Whether everything stays below `capacity` (without a chunk limit: offsets plus sizes; with one: the sum of chunks).
@@ -76,46 +79,14 @@ pub fn pack_into_until(
     Ok(FitOutcome::Unknown { best: packing })
 }
 
-fn greedy(prepared: &Prepared, bound: u64) -> Result<(Offsets, Method), PackError> {
-    let live = &prepared.live;
-    // No limit: all pairs.
-    let neighbours = Neighbours::of(live, usize::MAX).unwrap_or_else(|| unreachable!("no limit"));
-    let given: Vec<u32> = (0..live.len() as u32).collect();
-    let largest = largest_first(live, Tie::EarlierBirth);
-    let mut best: Option<(Offsets, Method)> = None;
-    let mut error = None;
-    let attempts = [
-        (Method::LargestFirst, &largest, Gap::Lowest),
-        (Method::BestFit, &given, Gap::Tightest),
-        (Method::FirstFit, &given, Gap::Lowest),
-    ];
-    for (method, order, gap) in attempts {
-        match place_in_order(live, &neighbours, order, gap) {
-            Ok(found) => {
-                if best.as_ref().is_none_or(|(b, _)| found.peak < b.peak) {
-                    best = Some((found, method));
-                }
-            }
-            Err(e) => error = Some(e),
-        }
-        if best.as_ref().is_some_and(|(b, _)| b.peak <= bound) {
-            break;
-        }
-    }
-    match (best, error) {
-        (Some(best), _) => Ok(best),
-        (None, Some(e)) => Err(e),
-        (None, None) => Ok((Offsets { offsets: Vec::new(), peak: 0 }, Method::Trivial)),
-    }
-}
-
-/// Offsets of the live buffers as places of all.
-fn packing(problem: &PackProblem, prepared: &Prepared, found: &Offsets, bound: u64, method: Method) -> Packing {
+/// Places of the live buffers as places of all.
+fn packing(problem: &PackProblem, prepared: &Prepared, found: &Found, bound: u64) -> Packing {
     let first = ChunkId::new(0);
     let mut places: Vec<Place> =
         problem.buffers.iter().map(|b| Place { chunk: first, offset: b.offset.unwrap_or(Bytes::ZERO) }).collect();
-    for (b, &offset) in prepared.live.iter().zip(&found.offsets) {
-        places[b.id.index()].offset = Bytes(offset);
+    for (b, &(chunk, offset)) in prepared.live.iter().zip(&found.places) {
+        places[b.id.index()] = Place { chunk: ChunkId::new(chunk as usize), offset: Bytes(offset) };
     }
+    let method = found.method;
     Packing { places, peak: Bytes(found.peak), lower_bound: Bytes(bound), proved: found.peak == bound, method }
 }
