@@ -1,0 +1,174 @@
+//! What a device computes: a list of commands with resolved operands, compiled once and run many times.
+
+use crate::error::Fault;
+use crate::stream::CommandId;
+use loadmaster_alloc::Buffer;
+use loadmaster_graph::tensor::{DIMS, Dims, OpParams};
+use loadmaster_graph::{Bytes, DType, Op, Tensor, TensorId, define_id};
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+define_id! {
+    /// A buffer of a program's buffer list.
+    pub SlotId, "slot";
+}
+
+/// Where an operand's bytes are and how they are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operand {
+    /// Its buffer.
+    pub slot: SlotId,
+    /// First byte in the buffer.
+    pub offset: Bytes,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, innermost first.
+    pub ne: Dims,
+    /// Byte strides, innermost first.
+    pub nb: Dims,
+}
+
+impl Operand {
+    /// The operand with the layout of `tensor` at `offset` of a buffer.
+    #[must_use]
+    pub fn of(tensor: &Tensor, slot: SlotId, offset: Bytes) -> Self {
+        Self { slot, offset, dtype: tensor.dtype, ne: tensor.ne, nb: tensor.nb }
+    }
+
+    /// Bytes from the first to past the last element; `None` on overflow.
+    #[must_use]
+    pub fn span(&self) -> Option<Bytes> {
+        if self.ne.contains(&0) {
+            return Some(Bytes::ZERO);
+        }
+        let row = self.dtype.block_size().get().checked_mul(self.ne[0].div_ceil(self.dtype.block_len()))?;
+        let plain = self.dtype.block_len() == 1;
+        let first = if plain { self.dtype.block_size().get() } else { row };
+        let outer = usize::from(!plain);
+        (outer..DIMS).try_fold(first, |sum, i| sum.checked_add((self.ne[i] - 1).checked_mul(self.nb[i])?)).map(Bytes)
+    }
+
+    /// What its offset must be a multiple of: the element size, or the size of a scale where elements come in blocks
+    /// (views may begin anywhere else, so this is less than the alignment of the buffer type).
+    fn element_align(&self) -> u64 {
+        let size = self.dtype.block_size().get();
+        if self.dtype.block_len() == 1 { size } else { 2 - size % 2 }
+    }
+
+    /// Number of elements; saturates.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.ne.iter().fold(1, |n, &e| n.saturating_mul(e))
+    }
+}
+
+/// One command: computes one node.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Command {
+    /// The tensor that it computes, for errors.
+    pub tensor: TensorId,
+    /// The operation.
+    pub op: Op,
+    /// Its parameters.
+    pub params: OpParams,
+    /// Where the result goes.
+    pub dst: Operand,
+    first_source: u32,
+    source_count: u32,
+}
+
+/// A list of commands over a list of buffers. Computed in order.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    buffers: Vec<Arc<dyn Buffer>>,
+    commands: Vec<Command>,
+    sources: Vec<Option<Operand>>,
+}
+
+impl Program {
+    /// An empty program.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The slot of a buffer; adds it if it is new. O(buffers).
+    pub fn slot(&mut self, buffer: &Arc<dyn Buffer>) -> SlotId {
+        let found = self.buffers.iter().position(|b| Arc::ptr_eq(b, buffer));
+        SlotId::new(found.unwrap_or_else(|| {
+            self.buffers.push(Arc::clone(buffer));
+            self.buffers.len() - 1
+        }))
+    }
+
+    /// Appends a command. Sources may have holes.
+    pub fn push(
+        &mut self,
+        tensor: TensorId,
+        op: Op,
+        params: OpParams,
+        sources: impl IntoIterator<Item = Option<Operand>>,
+        dst: Operand,
+    ) -> CommandId {
+        let first_source = self.sources.len() as u32;
+        self.sources.extend(sources);
+        let source_count = self.sources.len() as u32 - first_source;
+        self.commands.push(Command { tensor, op, params, dst, first_source, source_count });
+        CommandId::new(self.commands.len() - 1)
+    }
+
+    /// The buffers, by slot.
+    #[must_use]
+    pub fn buffers(&self) -> &[Arc<dyn Buffer>] {
+        &self.buffers
+    }
+    /// The commands in order.
+    #[must_use]
+    pub fn commands(&self) -> &[Command] {
+        &self.commands
+    }
+    /// The sources of a command of this program, holes included.
+    #[must_use]
+    pub fn sources(&self, command: &Command) -> &[Option<Operand>] {
+        let first = command.first_source as usize;
+        &self.sources[first..first + command.source_count as usize]
+    }
+
+    /// Checks that every operand lies inside its buffer, at an offset that its element type allows. Errors: the tensor
+    /// of the first command that does not, and why. O(operands).
+    pub fn check(&self) -> Result<(), (TensorId, Fault)> {
+        for command in &self.commands {
+            let operands = self.sources(command).iter().flatten().chain(std::iter::once(&command.dst));
+            for operand in operands {
+                self.check_operand(operand).map_err(|fault| (command.tensor, fault))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_operand(&self, operand: &Operand) -> Result<(), Fault> {
+        let size = self.buffers.get(operand.slot.index()).map_or(Bytes::ZERO, |b| b.size());
+        let len = operand.span().unwrap_or(Bytes::MAX);
+        if operand.offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Fault::OutOfRange { offset: operand.offset, len, size });
+        }
+        let align = operand.element_align();
+        if !operand.offset.get().is_multiple_of(align) {
+            return Err(Fault::Misaligned { offset: operand.offset, align });
+        }
+        Ok(())
+    }
+}
+
+/// A program that a device has checked and prepared. It keeps its buffers alive.
+pub trait Compiled: fmt::Debug + Send + Sync {
+    /// Number of commands.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The concrete type, for the device that compiled it.
+    fn as_any(&self) -> &dyn Any;
+}
