@@ -17,6 +17,20 @@ pub enum GraphError {
         /// How many there may be.
         limit: usize,
     },
+    /// More of something in one tensor than its named limit.
+    #[error("{tensor} `{name}`: {found} {what} exceed the limit of {limit}")]
+    TensorLimit {
+        /// The tensor.
+        tensor: TensorId,
+        /// Its name (its beginning, where the name is what is too long).
+        name: Box<str>,
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
     /// A node, leaf, source or view root names a tensor that does not exist.
     #[error("{place} refers to {id}, but there are only {count} tensors")]
     Dangling {
@@ -27,37 +41,61 @@ pub enum GraphError {
         /// Number of tensors.
         count: usize,
     },
-    /// A node is computed before one of its sources (which a cycle implies).
-    #[error("{node} ({tensor}) uses {source_id} before it is computed")]
+    /// A node is computed before one of its sources or its root.
+    #[error(
+        "{node} ({tensor} `{name}`) uses {source_id} before it is computed: put {source_id} earlier among the nodes"
+    )]
     Order {
         /// The node.
         node: NodeId,
         /// Its tensor.
         tensor: TensorId,
-        /// The source that comes later, or never.
+        /// The tensor's name.
+        name: Box<str>,
+        /// The source that comes later.
+        source_id: TensorId,
+    },
+    /// A node uses a source that has an operation but is no node.
+    #[error("{node} ({tensor} `{name}`) uses {source_id}, which is never computed: list {source_id} among the nodes")]
+    NeverComputed {
+        /// The node.
+        node: NodeId,
+        /// Its tensor.
+        tensor: TensorId,
+        /// The tensor's name.
+        name: Box<str>,
+        /// The source.
         source_id: TensorId,
     },
     /// A tensor depends on itself, or on a tensor that stands after it.
-    #[error("{tensor} refers to {source_id}, which does not stand before it: a cycle or a wrong order of tensors")]
+    #[error(
+        "{tensor} `{name}` refers to {source_id}, which does not stand before it: a cycle or a wrong order of tensors"
+    )]
     Cycle {
         /// The tensor.
         tensor: TensorId,
+        /// Its name.
+        name: Box<str>,
         /// The tensor it refers to.
         source_id: TensorId,
     },
     /// A tensor stands twice among the nodes and leafs.
-    #[error("{tensor} is listed twice among the nodes and leafs")]
+    #[error("{tensor} `{name}` is listed twice among the nodes and leafs")]
     ListedTwice {
         /// The tensor.
         tensor: TensorId,
+        /// Its name.
+        name: Box<str>,
     },
     /// A leaf has an operation.
-    #[error("{leaf} ({tensor}) has the operation {op}: a leaf is not computed")]
+    #[error("{leaf} ({tensor} `{name}`) has the operation {op}: a leaf is not computed, list it among the nodes")]
     LeafWithOp {
         /// The leaf.
         leaf: LeafId,
         /// Its tensor.
         tensor: TensorId,
+        /// The tensor's name.
+        name: Box<str>,
         /// The operation.
         op: Op,
     },
@@ -87,14 +125,14 @@ pub enum GraphError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapeFault {
-    /// The size in bytes overflows.
-    #[error("its size in bytes overflows 64 bits")]
+    /// The size in bytes, or the number of elements, is above [`MAX_TENSOR_SIZE`](crate::limits::MAX_TENSOR_SIZE).
+    #[error("its size in bytes or elements overflows (2^63 - 1 at most)")]
     Overflow,
     /// The innermost extent is no whole number of blocks.
     #[error("its innermost extent is no whole number of blocks of its type")]
     PartialBlock,
-    /// Two elements of a tensor that owns its bytes share a byte.
-    #[error("its strides make elements overlap")]
+    /// Two elements of a tensor that owns its bytes share a byte, or its dimensions interleave.
+    #[error("its strides make elements overlap, and it is no view")]
     Alias,
 }
 
@@ -107,6 +145,12 @@ pub enum ViewFault {
     RootIsView {
         /// The root.
         root: TensorId,
+    },
+    /// VIEW, RESHAPE, PERMUTE and TRANSPOSE compute nothing: their bytes are those of a root.
+    #[error("{op} must have a root: a view operation owns no bytes")]
+    NoRoot {
+        /// The operation.
+        op: Op,
     },
     /// It reaches past the end of its root.
     #[error("it ends at byte {end} of its root {root}, which has {size}")]

@@ -12,7 +12,7 @@ pub mod limits;
 pub mod op;
 pub mod tensor;
 pub mod units;
-mod verify;
+pub mod verify;
 
 pub use dtype::DType;
 pub use error::{GraphError, ShapeFault, ViewFault};

@@ -8,6 +8,8 @@ pub const MAX_SOURCES: usize = 64;
 pub const MAX_OP_PARAMS: usize = 64;
 /// Longest name in bytes.
 pub const MAX_NAME_LEN: usize = 1024;
+/// Most bytes, and most elements, of a tensor (ggml's counts are signed 64-bit numbers).
+pub const MAX_TENSOR_SIZE: u64 = i64::MAX as u64;
 /// Longest graph file in bytes, after decompression.
 pub const MAX_FILE_BYTES: usize = 128 << 20;
 /// Deepest nesting of objects and arrays in a graph file. The format itself nests six deep.

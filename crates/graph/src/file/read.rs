@@ -206,6 +206,7 @@ impl Reader<'_> {
         let place = |key: &str| format!("buffer {index} key `{key}`");
         check_id(index, raw.id, || place("id"))?;
         self.check_name(&raw.buffer_type, || place("buffer_type"))?;
+        within(&place("usable_by"), raw.usable_by.len(), self.limits.devices)?;
         let usage = BufferUsage::from_name(&raw.usage).ok_or_else(|| unknown(place("usage"), "usage", &raw.usage))?;
         let usable_by =
             raw.usable_by.iter().map(|&d| self.device_id(&place("usable_by"), d)).collect::<Result<_, _>>()?;
@@ -294,6 +295,7 @@ impl Reader<'_> {
         let changed_src = raw.changed_src.into_iter().map(|(tensor, sources)| {
             let place = format!("expected.alloc_graph.changed_src[{tensor}]");
             let user = self.tensor_id(&place, tensor)?;
+            within(&place, sources.len(), self.limits.sources)?;
             let entries = sources.into_iter().map(|s| s.map(|s| self.entry(&place, s)).transpose());
             Ok((user, entries.collect::<Result<_, _>>()?))
         });
