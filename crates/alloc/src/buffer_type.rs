@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A kind of memory with its rules. Two ids with the same buffer type (by [`BufferType::same`]) share one dynamic
+/// A kind of memory with its rules. Two ids with the same buffer type (by [`same_type`]) share one dynamic
 /// allocator and one arena.
 pub trait BufferType: fmt::Debug + Send + Sync {
     /// Its name, for reports and errors.
@@ -20,14 +20,28 @@ pub trait BufferType: fmt::Debug + Send + Sync {
     fn alloc_size(&self, _id: TensorId, tensor: &Tensor) -> Bytes {
         tensor.nbytes()
     }
+    /// Bytes that its memory has left, if that is known.
+    fn available(&self) -> Option<Bytes> {
+        None
+    }
     /// Takes memory. The error is the driver's refusal; nothing is left allocated.
     fn alloc_buffer(&self, size: Bytes) -> Result<Arc<dyn Buffer>, Refused>;
+}
+
+/// Whether two handles name the same buffer type: the same value behind both.
+#[must_use]
+pub fn same_type(a: &Arc<dyn BufferType>, b: &Arc<dyn BufferType>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
 /// An allocation. Dropping the last handle gives the memory back.
 pub trait Buffer: fmt::Debug + Send + Sync {
     /// Its size.
     fn size(&self) -> Bytes;
+    /// The address of its first byte, where that is not a multiple of the buffer type's alignment.
+    fn base(&self) -> u64 {
+        0
+    }
     /// The concrete type, for the device that owns it.
     fn as_any(&self) -> &dyn Any;
 }

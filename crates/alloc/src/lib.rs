@@ -2,9 +2,28 @@
 //!
 //! Knows graphs, not devices: a kind of memory is a [`BufferType`]. Nothing here touches memory.
 
+pub mod arenas;
 pub mod buffer_type;
+pub mod dynamic;
+pub mod error;
+pub mod graph_allocator;
+pub mod in_place;
+pub mod key;
 pub mod lowered;
+mod memory;
+pub mod mismatch;
 pub mod pack;
+pub mod place;
+pub mod plan;
+mod reservations;
 
+pub use arenas::{Arenas, BufferIds};
 pub use buffer_type::{Buffer, BufferType, Refused};
+pub use dynamic::DynAllocator;
+pub use error::AllocError;
+pub use graph_allocator::{Allocation, GraphAllocator};
+pub use in_place::InPlaceTable;
+pub use key::GraphKey;
 pub use lowered::{AllocGraph, ArenaId, Item, ItemId, Origin};
+pub use place::{Placer, plan};
+pub use plan::{AllocPlan, Placement};

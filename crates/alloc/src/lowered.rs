@@ -2,7 +2,9 @@
 //!
 //! An overlay: it refers to the caller's [`Graph`] and never changes it.
 
-use loadmaster_graph::{DeviceId, Flags, Graph, Op, TensorId, define_id};
+use crate::key::GraphKey;
+use loadmaster_graph::{DeviceId, Flags, Graph, Op, Tensor, TensorId, define_id};
+use std::sync::OnceLock;
 
 define_id! {
     /// Something an allocator walks over: a tensor of the graph, a copy, or a keep node.
@@ -57,14 +59,41 @@ pub struct Item {
     source_count: u16,
 }
 
+impl Item {
+    /// Number of sources, holes included.
+    #[inline]
+    #[must_use]
+    pub const fn source_count(&self) -> u16 {
+        self.source_count
+    }
+}
+
 /// Nodes and leafs in the order in which the allocator walks them (rule 3).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct AllocGraph<'g> {
     graph: &'g Graph,
-    items: Vec<Item>,
-    sources: Vec<Option<ItemId>>,
-    nodes: Vec<ItemId>,
-    leafs: Vec<ItemId>,
+    structure: Structure,
+    /// Computed when first asked for; emptied by every change.
+    key: OnceLock<GraphKey>,
+}
+
+/// The overlay without the graph below: what a reserved plan remembers.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub(crate) struct Structure {
+    pub(crate) items: Vec<Item>,
+    pub(crate) sources: Vec<Option<ItemId>>,
+    pub(crate) nodes: Vec<ItemId>,
+    pub(crate) leafs: Vec<ItemId>,
+}
+
+impl Structure {
+    /// The sources of an item, holes included.
+    #[inline]
+    pub(crate) fn sources(&self, id: ItemId) -> &[Option<ItemId>] {
+        let item = &self.items[id.index()];
+        let first = item.first_source as usize;
+        &self.sources[first..first + item.source_count as usize]
+    }
 }
 
 impl<'g> AllocGraph<'g> {
@@ -93,15 +122,16 @@ impl<'g> AllocGraph<'g> {
                 }
             })
             .collect();
-        Self { graph, items, sources, nodes: Vec::new(), leafs: Vec::new() }
+        let structure = Structure { items, sources, nodes: Vec::new(), leafs: Vec::new() };
+        Self { graph, structure, key: OnceLock::new() }
     }
 
     /// The graph as it stands: its own nodes and leafs, nothing added.
     #[must_use]
     pub fn of(graph: &'g Graph, has_memory: impl FnMut(TensorId) -> bool) -> Self {
         let mut this = Self::overlay(graph, has_memory);
-        this.nodes = graph.nodes().values().map(|&t| ItemId::of(t)).collect();
-        this.leafs = graph.leafs().values().map(|&t| ItemId::of(t)).collect();
+        this.structure.nodes = graph.nodes().values().map(|&t| ItemId::of(t)).collect();
+        this.structure.leafs = graph.leafs().values().map(|&t| ItemId::of(t)).collect();
         this
     }
 
@@ -116,11 +146,12 @@ impl<'g> AllocGraph<'g> {
     }
 
     fn add(&mut self, origin: Origin, flags: Flags, source: Option<ItemId>) -> ItemId {
-        let id = ItemId::new(self.items.len());
-        let first_source = self.sources.len() as u32;
-        self.sources.extend(source.map(Some));
+        let structure = self.change();
+        let id = ItemId::new(structure.items.len());
+        let first_source = structure.sources.len() as u32;
+        structure.sources.extend(source.map(Some));
         let source_count = u16::from(source.is_some());
-        self.items.push(Item {
+        structure.items.push(Item {
             origin,
             op: Op::None,
             flags,
@@ -134,23 +165,41 @@ impl<'g> AllocGraph<'g> {
 
     /// Lets operand `operand` of `user` read `item` instead (a node that reads a copy).
     pub fn set_source(&mut self, user: ItemId, operand: usize, item: ItemId) {
-        let first = self.items[user.index()].first_source as usize;
-        self.sources[first + operand] = Some(item);
+        let structure = self.change();
+        let first = structure.items[user.index()].first_source as usize;
+        structure.sources[first + operand] = Some(item);
     }
 
     /// Sets the flags of an item.
     pub fn set_flags(&mut self, item: ItemId, flags: Flags) {
-        self.items[item.index()].flags = flags;
+        self.change().items[item.index()].flags = flags;
     }
 
     /// Appends a node.
     pub fn push_node(&mut self, item: ItemId) {
-        self.nodes.push(item);
+        self.change().nodes.push(item);
     }
 
     /// Appends a leaf.
     pub fn push_leaf(&mut self, item: ItemId) {
-        self.leafs.push(item);
+        self.change().leafs.push(item);
+    }
+
+    #[inline]
+    fn change(&mut self) -> &mut Structure {
+        self.key.take();
+        &mut self.structure
+    }
+
+    /// What tells this graph from others, as far as an allocator is concerned. O(items) for the first call after a
+    /// change, O(1) afterwards.
+    #[must_use]
+    pub fn key(&self) -> GraphKey {
+        *self.key.get_or_init(|| GraphKey::of(self))
+    }
+
+    pub(crate) fn structure(&self) -> &Structure {
+        &self.structure
     }
 
     /// The graph below.
@@ -162,31 +211,41 @@ impl<'g> AllocGraph<'g> {
     #[inline]
     #[must_use]
     pub fn items(&self) -> &[Item] {
-        &self.items
+        &self.structure.items
     }
     /// One item.
     #[inline]
     #[must_use]
     pub fn item(&self, id: ItemId) -> &Item {
-        &self.items[id.index()]
+        &self.structure.items[id.index()]
+    }
+    /// The tensor whose type, extents and strides an item has.
+    #[inline]
+    #[must_use]
+    pub fn tensor(&self, id: ItemId) -> &'g Tensor {
+        self.graph.tensor(self.item(id).origin.tensor())
     }
     /// The sources of an item, holes included.
     #[inline]
     #[must_use]
     pub fn sources(&self, id: ItemId) -> &[Option<ItemId>] {
-        let item = &self.items[id.index()];
-        let first = item.first_source as usize;
-        &self.sources[first..first + item.source_count as usize]
+        self.structure.sources(id)
     }
     /// Nodes in execution order.
     #[must_use]
     pub fn nodes(&self) -> &[ItemId] {
-        &self.nodes
+        &self.structure.nodes
     }
     /// Leafs in placement order.
     #[must_use]
     pub fn leafs(&self) -> &[ItemId] {
-        &self.leafs
+        &self.structure.leafs
+    }
+}
+
+impl PartialEq for AllocGraph<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.graph == other.graph && self.structure == other.structure
     }
 }
 

@@ -1,0 +1,33 @@
+//! Placers: from a lowered graph to a plan.
+
+mod ggml;
+
+use crate::arenas::{Arenas, BufferIds};
+use crate::error::AllocError;
+use crate::in_place::InPlaceTable;
+use crate::lowered::AllocGraph;
+use crate::plan::AllocPlan;
+
+/// How lifetimes become offsets.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Placer {
+    /// The reference's way, to the byte (rules 3 to 5).
+    #[default]
+    Ggml,
+}
+
+/// Plans a graph. Pure: it takes no memory, and equal input gives an equal plan.
+///
+/// Errors: [`AllocError::IdCount`], [`AllocError::IdOutOfRange`], [`AllocError::Dynamic`], [`AllocError::Packing`].
+pub fn plan(
+    graph: &AllocGraph<'_>,
+    arenas: &Arenas,
+    ids: BufferIds<'_>,
+    placer: &Placer,
+) -> Result<AllocPlan, AllocError> {
+    ids.check(graph, arenas)?;
+    match placer {
+        Placer::Ggml => ggml::place(graph, arenas, ids, &InPlaceTable::ggml()),
+    }
+}
