@@ -4,6 +4,7 @@
 //! belongs to.
 
 pub mod gguf;
+pub mod tokenizer;
 
 /// The bytes of a file: a memory map (`loadmaster_backends::mmap`), a vector, or bytes in the program itself.
 pub type SharedBytes = std::sync::Arc<dyn AsRef<[u8]> + Send + Sync>;
