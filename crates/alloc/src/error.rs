@@ -36,7 +36,9 @@ pub enum AllocError {
         arenas: usize,
     },
     /// A tensor is larger than any buffer of its type can be.
-    #[error("{tensor} needs {needed} in one buffer, but {buffer_type} has none larger than {largest}: it can never fit")]
+    #[error(
+        "{tensor} needs {needed} in one buffer, but {buffer_type} has none larger than {largest}: it can never fit"
+    )]
     NeverFits {
         /// The tensor.
         tensor: Holder,

@@ -108,13 +108,7 @@ fn largest(arena: ArenaId, graph: &AllocGraph<'_>, plan: &AllocPlan, arenas: &Ar
 }
 
 /// Whether the driver refused because no buffer can be so large, or because it had no room.
-fn refusal(
-    growth: &Growth,
-    refused: Refused,
-    graph: &AllocGraph<'_>,
-    plan: &AllocPlan,
-    arenas: &Arenas,
-) -> AllocError {
+fn refusal(growth: &Growth, refused: Refused, graph: &AllocGraph<'_>, plan: &AllocPlan, arenas: &Arenas) -> AllocError {
     let buffer_type = arenas.buffer_type(growth.arena);
     let too_large = buffer_type.max_size().and_then(|largest| {
         let in_chunk = |p: &crate::plan::Placement| arenas.home(p.arena) == growth.arena && p.chunk == growth.chunk;

@@ -82,7 +82,7 @@ impl<'a, 'g> Walk<'a, 'g> {
     /// Rule 4.2 (i).
     fn place_leafs(&mut self, ids: BufferIds<'_>) -> Result<(), AllocError> {
         let leafs = self.graph.leafs().iter().enumerate();
-        leafs.into_iter().try_for_each(|(i, &leaf)| self.place(leaf, ids.leaf(i)))
+        leafs.into_iter().try_for_each(|(i, &leaf)| self.allocate(leaf, ids.leaf(i)))
     }
 
     /// Rule 4.2 (ii).
@@ -98,21 +98,27 @@ impl<'a, 'g> Walk<'a, 'g> {
                 self.uses[node.index()].counted = true;
             }
             if seen.flags.is_input() {
-                self.place(node, ids.node(i))?;
+                self.allocate(node, ids.node(i))?;
             }
             for source in graph.sources(node).iter().flatten() {
                 let used = &mut self.uses[source.index()];
                 used.children += 1;
-                let (root, counted, is_input) = (used.root, used.counted, used.flags.is_input());
-                if is_input {
-                    self.place(*source, ids.node(i))?;
-                }
-                if let (Some(root), false) = (root, counted) {
-                    self.uses[root.index()].kept = true;
+                if used.flags.is_input() {
+                    self.allocate(*source, ids.node(i))?;
                 }
             }
         }
+        self.keep_roots_of_unlisted_views();
         Ok(())
+    }
+
+    /// A view that is no node is never counted, yet its release would count (the reference may then free a root that
+    /// is still read through another view).
+    fn keep_roots_of_unlisted_views(&mut self) {
+        for i in 0..self.uses.len() {
+            let Use { root: Some(root), counted: false, children: 1.., .. } = self.uses[i] else { continue };
+            self.uses[root.index()].kept = true;
+        }
     }
 
     /// Rule 4.2 (iii).
@@ -133,16 +139,22 @@ impl<'a, 'g> Walk<'a, 'g> {
 
     #[inline]
     fn place(&mut self, item: ItemId, arena: ArenaId) -> Result<(), AllocError> {
-        if self.uses[item.index()].state != State::Free {
+        if self.uses[item.index()].state == State::Free && !self.place_over_source(item)? {
+            self.allocate(item, arena)?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, item: ItemId, arena: ArenaId) -> Result<(), AllocError> {
+        let used = &mut self.uses[item.index()];
+        if used.state != State::Free {
             return Ok(());
         }
-        self.uses[item.index()].state = State::Held;
-        if self.place_over_source(item)? {
-            return Ok(());
-        }
+        used.state = State::Held;
         let size = self.alloc_size(arena, item);
         let address = self.dynamics[self.arenas.home(arena)].alloc(size).map_err(|e| self.failed(item, arena, e))?;
-        self.plan.placements[item.index()] = Some(Placement { offset: address.offset, size, arena, chunk: address.chunk });
+        self.plan.placements[item.index()] =
+            Some(Placement { offset: address.offset, size, arena, chunk: address.chunk });
         Ok(())
     }
 
@@ -162,6 +174,7 @@ impl<'a, 'g> Walk<'a, 'g> {
             let size = self.alloc_size(theirs.arena, node);
             if self.hand_over(node, theirs, size)? {
                 self.uses[source.index()].state = State::Gone;
+                self.uses[node.index()].state = State::Held;
                 self.plan.placements[node.index()] = Some(Placement { size, ..theirs });
                 self.plan.reuses.push(Reuse { node, source, owner: source });
                 return Ok(true);
