@@ -1,1 +1,26 @@
-//! Skeleton.
+//! Planning of tensor graphs over several devices: which device runs what, where the graph is cut, what is copied, and
+//! the list that the allocator places.
+//!
+//! Each stage is a function from values to a value: [`assign`], [`split`], [`lower`]. None changes its input.
+
+pub mod assign;
+pub mod buffer_type;
+pub mod device_set;
+pub mod error;
+pub mod from_file;
+pub mod lower;
+pub mod machine;
+pub mod op_set;
+pub mod residency;
+pub mod split;
+
+pub use assign::{AssignOptions, Assignment, Cause, OpOffload, Policy, Sweep, assign};
+pub use buffer_type::{PlanBufferType, Sizes, compute_types};
+pub use device_set::DeviceSet;
+pub use error::SchedError;
+pub use from_file::Setup;
+pub use lower::{KeepUntil, LowerOptions, Lowered, arena_of, lower};
+pub use machine::{Device, DeviceKind, DeviceSpec, Driver, Machine, MachineParts};
+pub use op_set::OpSet;
+pub use residency::{Residency, ResidentBuffer, Usage};
+pub use split::{CopyCause, InputCopy, Operand, Redirect, Split, SplitCause, SplitPlan, split};
