@@ -1,6 +1,7 @@
 //! The graph: tensors, and which of them are computed in which order.
 
 use crate::error::GraphError;
+use crate::hash::{self, StructuralHash};
 use crate::id::{IdVec, LeafId, NodeId, TensorId};
 use crate::op::Op;
 use crate::tensor::{Flags, Tensor};
@@ -16,6 +17,7 @@ pub struct Graph {
     nodes: IdVec<NodeId, TensorId>,
     leafs: IdVec<LeafId, TensorId>,
     topology: Topology,
+    hash: StructuralHash,
 }
 
 /// The part of every tensor that planners walk, packed so that a walk stays in cache.
@@ -91,7 +93,8 @@ impl Graph {
     ) -> Result<Self, GraphError> {
         verify::verify(&tensors, &nodes, &leafs)?;
         let topology = Topology::of(&tensors);
-        Ok(Self { name: name.into(), tensors, nodes, leafs, topology })
+        let hash = hash::of_parts(&tensors, &nodes, &leafs);
+        Ok(Self { name: name.into(), tensors, nodes, leafs, topology, hash })
     }
 
     /// The graph's name.
@@ -125,5 +128,13 @@ impl Graph {
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// The hash of its structure: operations, parameters, sources, views, types, shapes, strides, flags and order, but no
+    /// names. Computed once, by [`Self::new`].
+    #[inline]
+    #[must_use]
+    pub fn structural_hash(&self) -> StructuralHash {
+        self.hash
     }
 }
