@@ -2,10 +2,11 @@
 
 use crate::buffer_type::Refused;
 use crate::dynamic::DynError;
+use crate::group::GroupBufferId;
 use crate::lowered::{AllocGraph, ArenaId, ItemId};
 use crate::mismatch::Mismatch;
 use crate::pack::{ChunkId, PackError};
-use loadmaster_graph::{Bytes, Step, TensorId};
+use loadmaster_graph::{Bytes, Step, Tensor, TensorId};
 use std::fmt;
 use std::ops::Range;
 
@@ -73,6 +74,14 @@ pub enum AllocError {
         arena: ArenaId,
         /// The chunk.
         chunk: ChunkId,
+        /// The driver's refusal.
+        refused: Refused,
+    },
+    /// The driver refused a buffer of a group; the group's other buffers were given back.
+    #[error("{buffer} of the group: {refused}")]
+    GroupOutOfMemory {
+        /// The buffer.
+        buffer: GroupBufferId,
         /// The driver's refusal.
         refused: Refused,
     },
@@ -162,6 +171,10 @@ pub struct Holder {
 }
 
 impl Holder {
+    pub(crate) fn of_tensor(id: TensorId, tensor: &Tensor, size: Bytes) -> Self {
+        Self { tensor: id, item: None, name: tensor.name.clone(), size }
+    }
+
     pub(crate) fn of(graph: &AllocGraph<'_>, item: ItemId, size: Bytes) -> Self {
         let tensor = graph.item(item).origin.tensor();
         Self { tensor, item: Some(item), name: graph.graph().tensor(tensor).name.clone(), size }
