@@ -337,3 +337,17 @@ fn a_transposed_quantized_view_is_allowed() {
     };
     assert!(parts().with(transposed).build().is_ok());
 }
+
+#[test]
+fn a_cast_refers_to_itself() {
+    let cast = |p: &mut Parts| {
+        p.tensors[3].op = Op::Cpy;
+        p.tensors[3].src.push(Some(t(3)));
+    };
+    assert!(parts().with(cast).build().is_ok());
+    let cycle = GraphError::Cycle { tensor: t(3), name: name("neg"), source_id: t(3) };
+    assert_eq!(parts().with(cast).with(|p| p.tensors[3].op = Op::Cont).error(), cycle);
+    assert_eq!(parts().with(cast).with(|p| p.tensors[3].src.swap(0, 1)).error(), cycle);
+    let into_a_view = |p: &mut Parts| p.tensors[3].view = Some(View { root: t(2), offset: Bytes::ZERO });
+    assert_eq!(parts().with(cast).with(into_a_view).error(), cycle);
+}
