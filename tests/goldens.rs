@@ -1,10 +1,10 @@
 //! Every golden graph, planned under policy `ggml`: devices, splits, inputs, buffer ids, sizes and offsets are those that
 //! ggml chose.
 
-use loadmaster_alloc::{AllocGraph, ItemId, Origin};
-use loadmaster_graph::file::{AllocEntry, Expected, GraphFile};
+use loadmaster_alloc::{AllocGraph, AllocPlan, Arenas, BufferIds, ItemId, Origin, Placer};
+use loadmaster_graph::file::{AllocEntry, Expected, ExpectedPlace, GraphFile};
 use loadmaster_graph::{Bytes, TensorId};
-use loadmaster_sched::{Assignment, LowerOptions, Lowered, Setup, SplitPlan, assign, lower, split};
+use loadmaster_sched::{Assignment, LowerOptions, Lowered, Setup, SplitPlan, assign, compute_types, lower, split};
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -128,6 +128,24 @@ impl Planned<'_> {
         self.same_sources()
     }
 
+    fn same_places(&self) -> Outcome {
+        let Some(sizes) = &self.expected.buffer_sizes else { return Ok(()) };
+        let arenas = Arenas::new(compute_types(&self.setup.machine, &self.setup.sizes));
+        let ids = BufferIds::Each { nodes: &self.lowered.node_buffer_ids, leafs: &self.lowered.leaf_buffer_ids };
+        let graph = &self.lowered.graph;
+        let plan = loadmaster_alloc::plan(graph, &arenas, ids, &Placer::Ggml).map_err(|e| e.to_string())?;
+        let note = |rule: &'static str| move |_| format!("rule {rule}");
+        let lists = [
+            ("leaf_offsets", graph.leafs(), &self.expected.leaf_offsets),
+            ("node_offsets", graph.nodes(), &self.expected.node_offsets),
+        ];
+        for (what, items, expected) in lists {
+            let expected = expected.as_ref().ok_or_else(|| format!("records no {what}"))?;
+            same(what, &places(&plan, items), expected, note("4.2 to 5"))?;
+        }
+        same("buffer_sizes", plan.buffer_sizes().as_slice(), sizes.as_slice(), note("4"))
+    }
+
     /// Nodes that read a copy read the recorded sources; all others read their own.
     fn same_sources(&self) -> Outcome {
         for &tensor in self.file.graph.nodes().values() {
@@ -158,6 +176,27 @@ fn entry(graph: &AllocGraph<'_>, item: ItemId) -> AllocEntry {
 
 fn entries(graph: &AllocGraph<'_>, items: &[ItemId]) -> Vec<AllocEntry> {
     items.iter().map(|&item| entry(graph, item)).collect()
+}
+
+fn places(plan: &AllocPlan, items: &[ItemId]) -> Vec<Option<ExpectedPlace>> {
+    let place = |p: loadmaster_alloc::Placement| ExpectedPlace {
+        buffer: loadmaster_graph::DeviceId::new(p.arena.index()),
+        chunk: p.chunk.index() as u32,
+        offset: p.offset,
+        size: p.size,
+    };
+    items.iter().map(|&item| plan.placement(item).map(place)).collect()
+}
+
+#[test]
+fn every_golden_graph_needs_the_recorded_bytes_at_the_recorded_offsets() {
+    let compared = AtomicUsize::new(0);
+    on_every_golden(|file| {
+        let planned = plan(file)?;
+        compared.fetch_add(usize::from(planned.expected.buffer_sizes.is_some()), Ordering::Relaxed);
+        planned.same_places()
+    });
+    assert_eq!(compared.into_inner(), 106, "files that record offsets");
 }
 
 #[test]
