@@ -29,5 +29,5 @@ pub use in_place::InPlaceTable;
 pub use key::GraphKey;
 pub use linear::TensorAllocator;
 pub use lowered::{AllocGraph, ArenaId, Item, ItemId, Origin};
-pub use place::{Placer, plan};
+pub use place::{BestOptions, InPlaceTables, Placer, plan};
 pub use plan::{AllocPlan, Placement};

@@ -1,6 +1,13 @@
 //! Placers: from a lowered graph to a plan.
 
+mod best;
+mod blocks;
+mod facts;
 mod ggml;
+mod in_place_tables;
+
+pub use best::BestOptions;
+pub use in_place_tables::InPlaceTables;
 
 use crate::arenas::{Arenas, BufferIds};
 use crate::error::AllocError;
@@ -9,12 +16,19 @@ use crate::lowered::AllocGraph;
 use crate::plan::AllocPlan;
 
 /// How lifetimes become offsets.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placer {
     /// The reference's way, to the byte (rules 3 to 5).
-    #[default]
     Ggml,
+    /// As small as possible, and never larger than the reference's.
+    Best(BestOptions),
+}
+
+impl Default for Placer {
+    fn default() -> Self {
+        Self::Best(BestOptions::default())
+    }
 }
 
 /// Plans a graph. Pure: it takes no memory, and equal input gives an equal plan.
@@ -29,5 +43,6 @@ pub fn plan(
     ids.check(graph, arenas)?;
     match placer {
         Placer::Ggml => ggml::place(graph, arenas, ids, &InPlaceTable::ggml()),
+        Placer::Best(options) => best::place(graph, arenas, ids, options),
     }
 }
