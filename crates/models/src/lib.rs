@@ -4,6 +4,7 @@
 //! belongs to.
 
 pub mod gguf;
+pub mod hparams;
 pub mod tokenizer;
 
 /// The bytes of a file: a memory map (`loadmaster_backends::mmap`), a vector, or bytes in the program itself.

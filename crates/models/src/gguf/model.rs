@@ -256,7 +256,7 @@ impl Shard {
     /// Where a tensor's data is; checked against the file unless it is a header only.
     fn place(&self, shard: u16, entry: &Entry) -> Result<TensorInfo, GgufFault> {
         let alignment = self.header.alignment;
-        if entry.offset % alignment != 0 {
+        if !entry.offset.is_multiple_of(alignment) {
             return Err(GgufFault::Misaligned { offset: entry.offset, alignment });
         }
         let dtype = entry.dtype();
