@@ -1,10 +1,10 @@
 //! Every golden graph, planned under policy `ggml`: devices, splits, inputs, buffer ids, sizes and offsets are those that
 //! ggml chose.
 
-use loadmaster_alloc::{AllocGraph, AllocPlan, Arenas, BufferIds, ItemId, Origin, Placer};
+use loadmaster_alloc::{AllocGraph, AllocPlan, ItemId, Origin, Placer};
 use loadmaster_graph::file::{AllocEntry, Expected, ExpectedPlace, GraphFile};
 use loadmaster_graph::{Bytes, TensorId};
-use loadmaster_sched::{Assignment, LowerOptions, Lowered, Setup, SplitPlan, assign, compute_types, lower, split};
+use loadmaster_sched::{Plan, Setup};
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,37 +60,28 @@ fn same<T: PartialEq + Debug>(what: &str, found: &[T], expected: &[T], note: imp
 struct Planned<'g> {
     file: &'g GraphFile,
     expected: &'g Expected,
-    setup: Setup,
-    assignment: Assignment,
-    plan: SplitPlan,
-    lowered: Lowered<'g>,
+    plan: Plan<'g>,
 }
 
 fn plan(file: &GraphFile) -> Result<Planned<'_>, String> {
     let expected = file.expected.as_ref().ok_or("records no plan")?;
-    let words = |e: loadmaster_sched::SchedError| e.to_string();
-    let setup = Setup::of(file).map_err(words)?;
-    let graph = &file.graph;
-    let assignment = assign(graph, &setup.machine, &setup.residency, setup.assign).map_err(words)?;
-    let plan = split(graph, &setup.machine, &setup.residency, &assignment).map_err(words)?;
-    let options = LowerOptions { n_copies: setup.n_copies, ..LowerOptions::default() };
-    let lowered = lower(graph, &setup.residency, &assignment, &plan, &options).map_err(words)?;
-    Ok(Planned { file, expected, setup, assignment, plan, lowered })
+    let plan = Setup::of(file).and_then(|setup| setup.plan(&file.graph, Placer::Ggml));
+    Ok(Planned { file, expected, plan: plan.map_err(|e| e.to_string())? })
 }
 
 impl Planned<'_> {
     fn why(&self, tensor: TensorId) -> String {
-        let cause = self.assignment.cause(tensor);
+        let cause = self.plan.assignment.cause(tensor);
         format!("{tensor} `{}`, rule {}: {cause}", self.file.graph.tensor(tensor).name, cause.rule())
     }
 
     fn same_devices(&self) -> Outcome {
         let graph = &self.file.graph;
-        let found = self.assignment.leaf_devices(graph);
+        let found = self.plan.assignment.leaf_devices(graph);
         same("leaf_devices", found.as_slice(), self.expected.leaf_devices.as_slice(), |i| {
             self.why(graph.leafs().as_slice()[i])
         })?;
-        let found = self.assignment.node_devices(graph);
+        let found = self.plan.assignment.node_devices(graph);
         same("node_devices", found.as_slice(), self.expected.node_devices.as_slice(), |i| {
             self.why(graph.nodes().as_slice()[i])
         })
@@ -99,41 +90,39 @@ impl Planned<'_> {
     fn same_splits(&self) -> Outcome {
         let found: Vec<_> = self
             .plan
+            .splits
             .splits()
             .values()
             .map(|s| {
-                let inputs: Vec<TensorId> = s.inputs().map(|c| self.plan.copies()[c].tensor).collect();
+                let inputs: Vec<TensorId> = s.inputs().map(|c| self.plan.splits.copies()[c].tensor).collect();
                 (s.device, s.start, s.end, inputs)
             })
             .collect();
         let expected: Vec<_> =
             self.expected.splits.values().map(|s| (s.device, s.start, s.end, s.inputs.clone())).collect();
-        same("splits", &found, &expected, |i| match self.plan.splits().values().nth(i) {
+        same("splits", &found, &expected, |i| match self.plan.splits.splits().values().nth(i) {
             Some(split) => format!("rule 2: {}", split.cause),
             None => "rule 2".to_owned(),
         })
     }
 
     fn same_alloc_graph(&self) -> Outcome {
-        let (graph, expected) = (&self.lowered.graph, &self.expected.alloc_graph);
+        let (graph, expected) = (&self.plan.lowered.graph, &self.expected.alloc_graph);
         let rule = |_| "rule 3".to_owned();
         same("alloc_graph.leafs", &entries(graph, graph.leafs()), &expected.leafs, rule)?;
         same("alloc_graph.nodes", &entries(graph, graph.nodes()), &expected.nodes, rule)?;
         let ids = |ids: &[loadmaster_alloc::ArenaId]| ids.iter().map(|a| a.index()).collect::<Vec<_>>();
         let devices = |ids: &[loadmaster_graph::DeviceId]| ids.iter().map(|d| d.index()).collect::<Vec<_>>();
-        let (found, recorded) = (ids(&self.lowered.leaf_buffer_ids), devices(&expected.leaf_buffer_ids));
+        let (found, recorded) = (ids(&self.plan.lowered.leaf_buffer_ids), devices(&expected.leaf_buffer_ids));
         same("alloc_graph.leaf_buffer_ids", &found, &recorded, rule)?;
-        let (found, recorded) = (ids(&self.lowered.node_buffer_ids), devices(&expected.node_buffer_ids));
+        let (found, recorded) = (ids(&self.plan.lowered.node_buffer_ids), devices(&expected.node_buffer_ids));
         same("alloc_graph.node_buffer_ids", &found, &recorded, rule)?;
         self.same_sources()
     }
 
     fn same_places(&self) -> Outcome {
         let Some(sizes) = &self.expected.buffer_sizes else { return Ok(()) };
-        let arenas = Arenas::new(compute_types(&self.setup.machine, &self.setup.sizes));
-        let ids = BufferIds::Each { nodes: &self.lowered.node_buffer_ids, leafs: &self.lowered.leaf_buffer_ids };
-        let graph = &self.lowered.graph;
-        let plan = loadmaster_alloc::plan(graph, &arenas, ids, &Placer::Ggml).map_err(|e| e.to_string())?;
+        let (graph, plan) = (&self.plan.lowered.graph, &self.plan.memory);
         let note = |rule: &'static str| move |_| format!("rule {rule}");
         let lists = [
             ("leaf_offsets", graph.leafs(), &self.expected.leaf_offsets),
@@ -141,7 +130,7 @@ impl Planned<'_> {
         ];
         for (what, items, expected) in lists {
             let expected = expected.as_ref().ok_or_else(|| format!("records no {what}"))?;
-            same(what, &places(&plan, items), expected, note("4.2 to 5"))?;
+            same(what, &places(plan, items), expected, note("4.2 to 5"))?;
         }
         same("buffer_sizes", plan.buffer_sizes().as_slice(), sizes.as_slice(), note("4"))
     }
@@ -152,8 +141,8 @@ impl Planned<'_> {
             let own: Vec<Option<AllocEntry>> =
                 self.file.graph.topology().sources(tensor).iter().map(|s| s.map(AllocEntry::Tensor)).collect();
             let expected = self.expected.alloc_graph.changed_src.get(&tensor).unwrap_or(&own);
-            let sources = self.lowered.graph.sources(ItemId::of(tensor));
-            let found: Vec<_> = sources.iter().map(|s| s.map(|s| entry(&self.lowered.graph, s))).collect();
+            let sources = self.plan.lowered.graph.sources(ItemId::of(tensor));
+            let found: Vec<_> = sources.iter().map(|s| s.map(|s| entry(&self.plan.lowered.graph, s))).collect();
             let kept = expected.len().max(found.len());
             let pad = |list: &[Option<AllocEntry>]| {
                 let mut list = list.to_vec();

@@ -1,6 +1,7 @@
 //! Errors of this crate.
 
 use crate::machine::{MachineError, SpecError};
+use loadmaster_alloc::AllocError;
 use loadmaster_graph::{BufferId, BufferTypeId, DeviceId, NodeId, Op, TensorId};
 
 /// Why something cannot be scheduled.
@@ -16,6 +17,9 @@ pub enum SchedError {
     /// A graph file was made for devices that the given machine does not have.
     #[error(transparent)]
     Remap(#[from] crate::from_file::RemapError),
+    /// The allocator found no place.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
     /// Two devices name the same buffer type, but describe it differently.
     #[error("{first} and {second} both compute in buffer type `{name}`, but describe it differently")]
     BufferTypeClash {

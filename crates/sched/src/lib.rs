@@ -1,7 +1,8 @@
 //! Planning of tensor graphs over several devices: which device runs what, where the graph is cut, what is copied, and
 //! the list that the allocator places.
 //!
-//! Each stage is a function from values to a value: [`assign`], [`split`], [`lower`]. None changes its input.
+//! Each stage is a function from values to a value: [`assign`](assign()), [`split`](split()), [`lower`](lower());
+//! [`plan`](plan()) is the whole chain. None changes its input.
 
 pub mod assign;
 pub mod buffer_type;
@@ -11,6 +12,7 @@ pub mod from_file;
 pub mod lower;
 pub mod machine;
 pub mod op_set;
+pub mod plan;
 pub mod residency;
 pub mod split;
 
@@ -22,5 +24,6 @@ pub use from_file::Setup;
 pub use lower::{KeepUntil, LowerOptions, Lowered, arena_of, lower};
 pub use machine::{Device, DeviceKind, DeviceSpec, Driver, Machine, MachineParts};
 pub use op_set::OpSet;
+pub use plan::{Plan, PlanOptions, plan};
 pub use residency::{Residency, ResidentBuffer, Usage};
 pub use split::{CopyCause, InputCopy, Operand, Redirect, Split, SplitCause, SplitPlan, split};

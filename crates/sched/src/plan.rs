@@ -1,0 +1,72 @@
+//! The whole chain: from a graph to the place of every tensor, without a device.
+
+use crate::assign::{AssignOptions, Assignment, assign};
+use crate::buffer_type::compute_types;
+use crate::error::SchedError;
+use crate::from_file::Setup;
+use crate::lower::{LowerOptions, Lowered, lower};
+use crate::machine::Machine;
+use crate::residency::Residency;
+use crate::split::{SplitPlan, split};
+use loadmaster_alloc::{AllocPlan, Arenas, BufferIds, Placer};
+use loadmaster_graph::Graph;
+
+/// How a graph is planned.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOptions {
+    /// How devices are chosen.
+    pub assign: AssignOptions,
+    /// Pipeline copies, and what back ends want kept.
+    pub lower: LowerOptions,
+    /// How lifetimes become offsets.
+    pub placer: Placer,
+}
+
+/// Devices, splits, copies and places of one graph. It refers to the graph and holds no memory.
+#[derive(Clone, Debug)]
+pub struct Plan<'g> {
+    /// The device of every tensor, with its cause.
+    pub assignment: Assignment,
+    /// Splits and copies.
+    pub splits: SplitPlan,
+    /// What the allocator sees.
+    pub lowered: Lowered<'g>,
+    /// The buffer types that the ids of `lowered` index.
+    pub arenas: Arenas,
+    /// Where everything goes.
+    pub memory: AllocPlan,
+}
+
+impl Plan<'_> {
+    /// The ids that the allocator was given.
+    #[must_use]
+    pub fn ids(&self) -> BufferIds<'_> {
+        BufferIds::Each { nodes: &self.lowered.node_buffer_ids, leafs: &self.lowered.leaf_buffer_ids }
+    }
+}
+
+/// Assigns, splits, lowers and places. Pure: equal input, equal plan. Errors: those of the stages.
+pub fn plan<'g>(
+    graph: &'g Graph,
+    machine: &Machine,
+    residency: &Residency,
+    arenas: Arenas,
+    options: &PlanOptions,
+) -> Result<Plan<'g>, SchedError> {
+    let assignment = assign(graph, machine, residency, options.assign)?;
+    let splits = split(graph, machine, residency, &assignment)?;
+    let lowered = lower(graph, residency, &assignment, &splits, &options.lower)?;
+    let ids = BufferIds::Each { nodes: &lowered.node_buffer_ids, leafs: &lowered.leaf_buffer_ids };
+    let memory = loadmaster_alloc::plan(&lowered.graph, &arenas, ids, &options.placer)?;
+    Ok(Plan { assignment, splits, lowered, arenas, memory })
+}
+
+impl Setup {
+    /// Plans the graph that the setup was made for, as its file asks, with the given placer. Errors: as [`plan`].
+    pub fn plan<'g>(&self, graph: &'g Graph, placer: Placer) -> Result<Plan<'g>, SchedError> {
+        let lower = LowerOptions { n_copies: self.n_copies, ..LowerOptions::default() };
+        let options = PlanOptions { assign: self.assign, lower, placer };
+        let arenas = Arenas::new(compute_types(&self.machine, &self.sizes));
+        plan(graph, &self.machine, &self.residency, arenas, &options)
+    }
+}
