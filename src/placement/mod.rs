@@ -1,0 +1,9 @@
+//! Where a model's layers, weights and KV cache go: the rules of llama.cpp, which our own placements start from.
+
+pub mod layers;
+pub mod overrides;
+pub mod weights;
+
+pub use layers::{GpuLayers, LayerDevices};
+pub use overrides::{Override, OverrideError};
+pub use weights::{Repack, WeightHome, weight_home};
