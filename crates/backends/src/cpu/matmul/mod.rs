@@ -1,0 +1,254 @@
+//! Products of weight rows with activation columns.
+//!
+//! A product is a list of slices: a weight matrix and the columns it meets. MUL_MAT has a slice for each matrix of its
+//! first source (all columns that broadcasting pairs with it, so grouped attention heads share one pass over the
+//! keys); MUL_MAT_ID has one for each expert that a batch uses.
+//!
+//! Activations are first rounded the way the weights' format asks for ([`activation`]). Each result is then a sum in
+//! one fixed order that depends on neither threads, batch nor instruction set:
+//!
+//! - float weights: sixteen partial sums by fused multiply-add (element i goes to sum i mod 16), then folded pairwise;
+//! - blocks of 32: exact integer sums within a block, `acc += (dw · da) · sum` block after block;
+//! - blocks of 256: the same with the integer scales inside the exact sum, minima apart.
+
+pub(crate) mod activation;
+pub(crate) mod portable;
+
+use super::ctx::{Cost, Env, Shared};
+use super::error::KernelError;
+use super::isa::Isa;
+use super::tensor::{NodeArgs, TensorMut, TensorRef};
+use activation::Form;
+use loadmaster_graph::DType;
+use std::ops::Range;
+
+/// One column of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Column {
+    /// The activation's record (see [`activation`]).
+    pub(crate) record: *const u8,
+    /// Where the results of all weight rows go.
+    pub(crate) dst: *mut f32,
+}
+
+// SAFETY: plain addresses; columns of a product have disjoint results.
+unsafe impl Send for Column {}
+// SAFETY: as above.
+unsafe impl Sync for Column {}
+
+/// A weight matrix: rows of `k` elements, `stride` bytes apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Weights {
+    pub(crate) data: *const u8,
+    pub(crate) stride: usize,
+    pub(crate) k: usize,
+}
+
+/// Multiplies rows of a matrix with columns: `column.dst[row] = …` for every row of the range.
+///
+/// # Safety (of calling one)
+/// The rows must exist, the records be of the weights' form and length `k`, the results writable, and `panel` hold
+/// [`panel_bytes`] bytes aligned to 64 that nobody else uses.
+pub(crate) type RowsFn = unsafe fn(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8);
+
+/// Weight types that products take.
+pub(crate) fn weight_type_fits(dtype: DType) -> bool {
+    Form::of_weights(dtype).is_some()
+}
+
+/// Types of a product.
+pub(crate) fn types_fit(weights: DType, x: DType, dst: DType) -> bool {
+    weight_type_fits(weights) && super::element::is_float(x) && dst == DType::F32
+}
+
+/// The kernel for a weight type.
+pub(crate) fn rows_fn(isa: Isa, dtype: DType) -> Option<RowsFn> {
+    let _ = isa;
+    portable::rows_fn(dtype)
+}
+
+/// Scratch bytes that a [`RowsFn`] needs.
+pub(crate) fn panel_bytes(k: usize) -> usize {
+    let _ = k;
+    64
+}
+
+/// Rows that kernels like to get together.
+pub(crate) const ROW_GRAIN: usize = 16;
+
+struct Slice {
+    weights: *const u8,
+    columns: Range<usize>,
+}
+
+// SAFETY: a plain address of weights that are only read.
+unsafe impl Send for Slice {}
+// SAFETY: as above.
+unsafe impl Sync for Slice {}
+
+/// `dst[m, n, j, k] = Σ src0[·, m, j / r2, k / r3] · src1[·, n, j, k]`.
+///
+/// # Safety
+/// The contract of [`super::compute`].
+pub(crate) unsafe fn mul_mat(env: &mut Env<'_>, node: &NodeArgs<'_>) -> Result<(), KernelError> {
+    let (w, x, dst) = (node.src(0)?, node.src(1)?, node.dst);
+    check_common(node, &w, &x, &dst)?;
+    node.require(dst.ne[1..] == x.ne[1..], "the result must have a column for each row of the second source")?;
+    let repeats = |n: u64, of: u64| of != 0 && n.is_multiple_of(of);
+    node.require(repeats(x.ne[2], w.ne[2]) && repeats(x.ne[3], w.ne[3]), "the first source must repeat")?;
+    let Some(product) = Product::new(env.isa, &w) else { return Err(node.unsupported()) };
+    // SAFETY: sizes agree.
+    let records = unsafe { activation::prepare(env, product.form, &x) };
+    let (r2, r3) = (x.ne[2] / w.ne[2], x.ne[3] / w.ne[3]);
+    let mut columns = columns_buffer(env, (x.rows()) as usize);
+    let mut slices = Vec::with_capacity((w.ne[2] * w.ne[3]) as usize);
+    for i3 in 0..w.ne[3] {
+        for i2 in 0..w.ne[2] {
+            let start = columns.len;
+            for j3 in i3 * r3..(i3 + 1) * r3 {
+                for j2 in i2 * r2..(i2 + 1) * r2 {
+                    for j1 in 0..x.ne[1] {
+                        // SAFETY: the indices are inside the extents of x and dst.
+                        unsafe {
+                            let dst = dst.row([j1, j2, j3]).cast();
+                            columns.push(Column { record: records.at([j1, j2, j3]), dst });
+                        }
+                    }
+                }
+            }
+            // SAFETY: the matrix exists.
+            slices.push(Slice { weights: unsafe { w.row([0, i2, i3]) }, columns: start..columns.len });
+        }
+    }
+    // SAFETY: columns and slices describe the node.
+    unsafe { product.run(env, &slices, &columns) };
+    Ok(())
+}
+
+/// `dst[m, i, t] = Σ src0[·, m, src2[i, t]] · src1[·, i mod ne11, t]`.
+///
+/// # Safety
+/// The contract of [`super::compute`].
+pub(crate) unsafe fn mul_mat_id(env: &mut Env<'_>, node: &NodeArgs<'_>) -> Result<(), KernelError> {
+    let (w, x, ids, dst) = (node.src(0)?, node.src(1)?, node.src(2)?, node.dst);
+    check_common(node, &w, &x, &dst)?;
+    node.require(w.ne[3] == 1 && x.ne[3] == 1 && dst.ne[3] == 1, "the fourth extent must be 1")?;
+    node.require(dst.ne[1] == ids.ne[0] && dst.ne[2] == ids.ne[1], "there must be a result for each index")?;
+    let repeats = x.ne[1] != 0 && ids.ne[0] % x.ne[1] == 0;
+    node.require(repeats && x.ne[2] == ids.ne[1], "activations must repeat over the indices")?;
+    // SAFETY: the index tensor is valid for its layout.
+    unsafe { super::ops::binary::check_ids(node, &ids, w.ne[2])? };
+    let Some(product) = Product::new(env.isa, &w) else { return Err(node.unsupported()) };
+    // SAFETY: sizes agree.
+    let records = unsafe { activation::prepare(env, product.form, &x) };
+    // SAFETY: the index exists.
+    let id = |i: u64, t: u64| unsafe {
+        ids.data.add((i * ids.nb[0] + t * ids.nb[1]) as usize).cast::<i32>().read_unaligned() as usize
+    };
+    let pairs = || (0..ids.ne[1]).flat_map(|t| (0..ids.ne[0]).map(move |i| (i, t)));
+    let mut ends = vec![0usize; w.ne[2] as usize + 1];
+    for (i, t) in pairs() {
+        ends[id(i, t) + 1] += 1;
+    }
+    for e in 1..ends.len() {
+        ends[e] += ends[e - 1];
+    }
+    let starts = ends.clone();
+    let mut columns = columns_buffer(env, ends[ends.len() - 1]);
+    for (i, t) in pairs() {
+        let place = &mut ends[id(i, t)];
+        // SAFETY: the indices are inside the extents of x and dst.
+        unsafe {
+            columns.set(*place, Column { record: records.at([i % x.ne[1], t, 0]), dst: dst.row([i, t, 0]).cast() })
+        };
+        *place += 1;
+    }
+    columns.len = starts[starts.len() - 1];
+    let used = (0..w.ne[2] as usize).filter(|&e| starts[e] < starts[e + 1]);
+    // SAFETY: the matrix exists.
+    let slice = |e: usize| Slice { weights: unsafe { w.row([0, e as u64, 0]) }, columns: starts[e]..starts[e + 1] };
+    let slices: Vec<Slice> = used.map(slice).collect();
+    // SAFETY: columns and slices describe the node.
+    unsafe { product.run(env, &slices, &columns) };
+    Ok(())
+}
+
+fn check_common(node: &NodeArgs<'_>, w: &TensorRef, x: &TensorRef, dst: &TensorMut) -> Result<(), KernelError> {
+    node.require(w.ne[0] == x.ne[0], "rows of both sources must be equally long")?;
+    node.require(w.ne[0].is_multiple_of(w.dtype.block_len()), "weight rows must be whole blocks")?;
+    node.require(dst.ne[0] == w.ne[1], "the result must have an element for each weight row")?;
+    node.require(w.packed_rows() && dst.packed_rows(), "rows of weights and result must be packed")
+}
+
+struct Columns {
+    data: *mut Column,
+    len: usize,
+    room: usize,
+}
+
+fn columns_buffer(env: &mut Env<'_>, room: usize) -> Columns {
+    Columns { data: env.scratch.columns.bytes(room * size_of::<Column>()).cast(), len: 0, room }
+}
+
+impl Columns {
+    fn push(&mut self, column: Column) {
+        // SAFETY: `set` checks the room.
+        unsafe { self.set(self.len, column) };
+        self.len += 1;
+    }
+    unsafe fn set(&mut self, i: usize, column: Column) {
+        assert!(i < self.room, "column {i} of {}", self.room);
+        // SAFETY: i is inside the buffer.
+        unsafe { self.data.add(i).write(column) };
+    }
+}
+
+/// What all slices of a node share.
+struct Product {
+    rows_fn: RowsFn,
+    form: Form,
+    rows: usize,
+    stride: usize,
+    k: usize,
+}
+
+impl Product {
+    fn new(isa: Isa, w: &TensorRef) -> Option<Self> {
+        Some(Self {
+            rows_fn: rows_fn(isa, w.dtype)?,
+            form: Form::of_weights(w.dtype)?,
+            rows: w.ne[1] as usize,
+            stride: w.nb[1] as usize,
+            k: w.ne[0] as usize,
+        })
+    }
+
+    /// # Safety
+    /// Slices and columns must describe valid weights, records and results.
+    unsafe fn run(&self, env: &mut Env<'_>, slices: &[Slice], columns: &Columns) {
+        if slices.is_empty() || columns.len == 0 {
+            return;
+        }
+        let panel = panel_bytes(self.k).next_multiple_of(64);
+        let panels = Shared(env.scratch.per_slot.bytes(env.team.threads() * panel));
+        let all = Shared(columns.data);
+        let grains = self.rows.div_ceil(ROW_GRAIN);
+        let per_grain = Cost((ROW_GRAIN * self.k * columns.len / slices.len()) as u64 / 4 + 1);
+        env.team.split(grains * slices.len(), 1, per_grain, |slot, units| {
+            let mut unit = units.start;
+            while unit < units.end {
+                let slice = &slices[unit / grains];
+                let first = unit % grains;
+                let count = (grains - first).min(units.end - unit);
+                let rows = first * ROW_GRAIN..((first + count) * ROW_GRAIN).min(self.rows);
+                let w = Weights { data: slice.weights, stride: self.stride, k: self.k };
+                // SAFETY: the slice's columns are inside the list; each slot has its own panel.
+                unsafe {
+                    let columns = std::slice::from_raw_parts(all.get().add(slice.columns.start), slice.columns.len());
+                    (self.rows_fn)(&w, rows, columns, panels.get().add(slot * panel));
+                }
+                unit += count;
+            }
+        });
+    }
+}
