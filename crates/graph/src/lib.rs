@@ -3,6 +3,7 @@
 //! Pure values: no devices, no placement, no policy. Names and shapes follow ggml: extents `ne` and byte strides `nb`
 //! stand innermost first.
 
+pub mod builder;
 pub mod dtype;
 pub mod error;
 pub mod file;
@@ -15,6 +16,7 @@ pub mod tensor;
 pub mod units;
 pub mod verify;
 
+pub use builder::{BuildError, GraphBuilder};
 pub use dtype::DType;
 pub use error::{GraphError, ShapeFault, ViewFault};
 pub use file::{FileError, GraphFile};

@@ -185,6 +185,13 @@ ops! {
 }
 
 impl Op {
+    /// Its number among the operations of its family (ggml's `unary_op` and `glu_op` numbers).
+    #[must_use]
+    pub fn number_in_family(self) -> u32 {
+        // Families are contiguous in the table, in ggml's order.
+        Self::ALL[..self as usize].iter().filter(|op| op.kind() == self.kind()).count() as u32
+    }
+
     /// VIEW, RESHAPE, PERMUTE, TRANSPOSE: no bytes of their own, nothing to compute.
     #[inline]
     #[must_use]

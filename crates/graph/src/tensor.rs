@@ -161,19 +161,55 @@ impl Tensor {
     /// Whether elements follow each other without gaps in the standard order. Strides of extents of 1 do not count.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        let block = self.dtype.block_len();
+        self.is_contiguous_beyond(0)
+    }
+
+    /// Whether elements follow each other without gaps from dimension `dim` outwards; within `dim` and below, only rows
+    /// need to be dense (ggml's `is_contiguous_N`). `is_contiguous_beyond(0)` is [`Self::is_contiguous`].
+    #[must_use]
+    pub fn is_contiguous_beyond(&self, dim: usize) -> bool {
         let size = self.dtype.block_size().get();
-        if self.ne[0] != block && self.nb[0] != size {
-            return false;
-        }
-        let mut next = size.saturating_mul(self.ne[0] / block);
+        let mut next = size.saturating_mul(self.ne[0] / self.dtype.block_len());
         for i in 1..DIMS {
-            if self.ne[i] != 1 && self.nb[i] != next {
+            if i <= dim {
+                next = self.nb[i];
+            } else if self.ne[i] != 1 && self.nb[i] != next {
                 return false;
             }
             next = next.saturating_mul(self.ne[i]);
         }
-        true
+        self.has_contiguous_rows()
+    }
+
+    /// Whether the elements of a row follow each other without gaps.
+    #[must_use]
+    pub fn has_contiguous_rows(&self) -> bool {
+        self.ne[0] == self.dtype.block_len() || self.nb[0] == self.dtype.block_size().get()
+    }
+
+    /// Whether rows lie at one distance throughout (ggml's `is_padded_1d`).
+    #[must_use]
+    pub fn is_padded_1d(&self) -> bool {
+        let above = |i: usize| self.nb[i] == self.nb[i - 1].saturating_mul(self.ne[i - 1]);
+        self.nb[0] == self.dtype.block_size().get() && above(2) && above(3)
+    }
+
+    /// Whether the innermost stride is larger than the next.
+    #[must_use]
+    pub const fn is_transposed(&self) -> bool {
+        self.nb[0] > self.nb[1]
+    }
+
+    /// Whether only the innermost extent differs from 1.
+    #[must_use]
+    pub fn is_vector(&self) -> bool {
+        self.ne[1..] == [1; 3]
+    }
+
+    /// Whether only the two innermost extents differ from 1.
+    #[must_use]
+    pub fn is_matrix(&self) -> bool {
+        self.ne[2..] == [1; 2]
     }
 
     /// Whether it is a view.
@@ -190,4 +226,13 @@ pub fn contiguous_strides(dtype: DType, ne: &Dims) -> Option<Dims> {
     let row = dtype.row_size(ne[0])?.get();
     let plane = row.checked_mul(ne[1])?;
     Some([dtype.block_size().get(), row, plane, plane.checked_mul(ne[2])?])
+}
+
+/// Whether `ne` can be repeated to give `to`: each extent of `to` is a multiple (ggml's `can_repeat`).
+#[must_use]
+pub fn repeats(ne: &Dims, to: &Dims) -> bool {
+    if ne.contains(&0) {
+        return to.contains(&0);
+    }
+    ne.iter().zip(to).all(|(&n, &m)| m.is_multiple_of(n))
 }

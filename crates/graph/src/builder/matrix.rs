@@ -1,0 +1,96 @@
+//! Matrix products.
+
+use super::{BuildError, Built, GraphBuilder, OperandFault, contiguous, params, sources};
+use crate::dtype::DType;
+use crate::id::TensorId;
+use crate::op::Op;
+use crate::tensor::{OpParams, Tensor};
+
+/// Precision of a product or of attention, under ggml's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[repr(u32)]
+pub enum Precision {
+    /// Whatever the device does best.
+    #[default]
+    Undefined = 0,
+    /// At least 32-bit floats.
+    F32 = 10,
+    /// At least brain floats.
+    Bf16 = 15,
+    /// At least 16-bit floats.
+    F16 = 20,
+}
+
+impl GraphBuilder {
+    /// The product of a matrix and rows. `a`: `[k, n, x, y]`, `b`: `[k, m, x·r, y·s]`. Result: F32 `[n, m, x·r, y·s]`.
+    pub fn mul_mat(&mut self, a: TensorId, b: TensorId) -> Built {
+        let op = Op::MulMat;
+        let (first, second) = (self.operand(op, a)?, self.operand(op, b)?);
+        self.require(can_multiply(first, second), op, OperandFault::ExtentsDiffer, &[a, b])?;
+        self.require(!first.is_transposed(), op, OperandFault::Transposed, &[a, b])?;
+        let ne = [first.ne[1], second.ne[1], second.ne[2], second.ne[3]];
+        let mut result = contiguous(op, DType::F32, ne)?;
+        result.src = sources(&[Some(a), Some(b)]);
+        self.push(result)
+    }
+
+    /// The product of rows with matrices chosen for each. `experts`: `[k, n, n_expert]`, `b`: `[k, n_used or 1, tokens]`,
+    /// `ids`: I32 `[n_used, tokens]`. Result: F32 `[n, n_used, tokens]`.
+    pub fn mul_mat_id(&mut self, experts: TensorId, b: TensorId, ids: TensorId) -> Built {
+        let op = Op::MulMatId;
+        let all = [experts, b, ids];
+        let (w, x, i) = (self.operand(op, experts)?, self.operand(op, b)?, self.operand(op, ids)?);
+        self.require(!w.is_transposed(), op, OperandFault::Transposed, &all)?;
+        self.require(i.dtype == DType::I32, op, OperandFault::WrongType, &all)?;
+        let flat = w.ne[3] == 1 && x.ne[3] == 1 && i.is_matrix();
+        self.require(flat, op, OperandFault::TooManyDimensions, &all)?;
+        let fits = i.ne[1] == x.ne[2] && w.ne[0] == x.ne[0] && is_multiple(i.ne[0], x.ne[1]);
+        self.require(fits, op, OperandFault::ExtentsDiffer, &all)?;
+        let mut result = contiguous(op, DType::F32, [w.ne[1], i.ne[0], x.ne[2], 1])?;
+        result.src = sources(&all.map(Some));
+        self.push(result)
+    }
+
+    /// `a` plus rows of `b` chosen for each. `a`: `[n, n_used, tokens]`, `b`: `[n, n_expert]`, `ids`: I32 `[n_used, tokens]`.
+    /// Result: like `a`.
+    pub fn add_id(&mut self, a: TensorId, b: TensorId, ids: TensorId) -> Built {
+        let op = Op::AddId;
+        let all = [a, b, ids];
+        let (x, bias, i) = (self.operand(op, a)?, self.operand(op, b)?, self.operand(op, ids)?);
+        let fits = x.ne[0] == bias.ne[0] && x.ne[1] == i.ne[0] && x.ne[2] == i.ne[1];
+        self.require(fits, op, OperandFault::ExtentsDiffer, &all)?;
+        self.require(i.dtype == DType::I32, op, OperandFault::WrongType, &all)?;
+        let result = self.like(op, a, &all.map(Some))?;
+        self.push(result)
+    }
+
+    /// Demands a precision of a MUL_MAT or FLASH_ATTN_EXT built before.
+    pub fn set_precision(&mut self, id: TensorId, precision: Precision) -> Result<(), BuildError> {
+        let op = self.operand(Op::None, id)?.op;
+        let index = match op {
+            Op::MulMat => 0,
+            Op::FlashAttnExt => 3,
+            _ => return self.require(false, op, OperandFault::NoSuchParameter, &[id]),
+        };
+        set_word(&mut self.tensors[id].params, index, precision as u32);
+        Ok(())
+    }
+}
+
+/// Sets a word of trimmed parameters.
+fn set_word(words: &mut OpParams, index: usize, word: u32) {
+    let len = words.len().max(index + 1);
+    words.resize(len, 0);
+    words[index] = word;
+    *words = params(words);
+}
+
+/// Whether `a` can be repeated over the outer extents of `b`, and their rows agree.
+pub(super) fn can_multiply(a: &Tensor, b: &Tensor) -> bool {
+    a.ne[0] == b.ne[0] && is_multiple(b.ne[2], a.ne[2]) && is_multiple(b.ne[3], a.ne[3])
+}
+
+/// Whether `n` is a multiple of `of`; nothing but zero is one of zero.
+pub(super) fn is_multiple(n: u64, of: u64) -> bool {
+    n.is_multiple_of(of)
+}
