@@ -201,6 +201,7 @@ unsafe extern "C" {
     pub fn ggml_type_name(dtype: c_int) -> *const c_char;
     pub fn ggml_op_name(op: c_int) -> *const c_char;
     pub fn ggml_unary_op_name(op: c_int) -> *const c_char;
+    pub fn ggml_op_can_inplace(op: c_int) -> bool;
     pub fn ggml_glu_op_name(op: c_int) -> *const c_char;
 
     pub fn ggml_backend_buffer_init(

@@ -30,6 +30,9 @@ pub struct Device {
     #[serde(rename = "type")]
     pub kind: DeviceKind,
     pub buffer_type: BufferType,
+    /// Operations that it does not support. Not part of FORMAT.md, whose devices support every operation.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub unsupported: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

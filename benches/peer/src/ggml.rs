@@ -219,7 +219,7 @@ impl Ggml {
         found
     }
 
-    /// Reserves the lowered graph with a fresh allocator, allocates it, and notes sizes and offsets.
+    /// Reserves the lowered graph with a fresh allocator and notes sizes and offsets.
     fn allocate(&mut self, answer: &mut Answer) -> anyhow::Result<()> {
         let galloc = self.gallocr();
         let (graph, node_ids, leaf_ids) = self.lowered();
@@ -233,7 +233,6 @@ impl Ggml {
             let leafs = slice(g.leaf_allocs, g.n_leafs);
             answer.node_offsets = Some(nodes.iter().map(|n| offset(&n.dst)).collect());
             answer.leaf_offsets = Some(leafs.iter().map(offset).collect());
-            ensure!(ffi::ggml_gallocr_alloc_graph(galloc.0, graph), "alloc_graph failed after reserve_n");
         }
         Ok(())
     }

@@ -3,7 +3,10 @@
 mod compare;
 mod ffi;
 mod file;
+mod fuzz;
 mod ggml;
+mod ours;
+mod random;
 mod rebuilt;
 mod world;
 
@@ -16,8 +19,38 @@ fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("check") => check(&files(args.map(PathBuf::from).collect())?),
-        other => anyhow::bail!("unknown command {other:?}"),
+        Some("fuzz") => fuzz(args),
+        Some("replay") => fuzz::replay(&args.map(PathBuf::from).collect::<Vec<_>>()),
+        Some("show") => fuzz::show(number(args.next())?, reach(args.next())),
+        // For child processes.
+        Some("worker") => fuzz::worker(number(args.next())?..number(args.next())?, reach(args.next())),
+        Some("judge") => fuzz::judge_stdin(),
+        other => anyhow::bail!("unknown command {other:?}; see README.md"),
     }
+}
+
+fn number(text: Option<String>) -> anyhow::Result<u64> {
+    Ok(text.context("a number is missing")?.parse()?)
+}
+
+fn reach(text: Option<String>) -> fuzz::Reach {
+    if text.as_deref() == Some("everything") { fuzz::Reach::Everything } else { fuzz::Reach::Sound }
+}
+
+/// `--seeds N [--from S] [--keep-going] [--everything]`
+fn fuzz(mut args: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let (mut seeds, mut from) = (1000, 0);
+    let mut options = fuzz::Options { reach: fuzz::Reach::Sound, keep_going: false };
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seeds" => seeds = number(args.next())?,
+            "--from" => from = number(args.next())?,
+            "--keep-going" => options.keep_going = true,
+            "--everything" => options.reach = fuzz::Reach::Everything,
+            other => anyhow::bail!("unknown option {other}; see README.md"),
+        }
+    }
+    fuzz::run(from..from + seeds, options)
 }
 
 /// The given graph files, those of given directories, or all goldens.

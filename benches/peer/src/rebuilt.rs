@@ -197,18 +197,14 @@ struct Names {
 
 impl Names {
     fn op(&mut self, name: &str) -> anyhow::Result<u32> {
-        look_up(&mut self.ops, name, world::op_number)
+        look_up(&mut self.ops, name, |name| Ok(world::op_number(name)?.0))
     }
     fn dtype(&mut self, name: &str) -> anyhow::Result<u32> {
         look_up(&mut self.dtypes, name, world::type_number)
     }
 }
 
-fn look_up(
-    known: &mut HashMap<String, u32>,
-    name: &str,
-    find: fn(&str) -> anyhow::Result<u32>,
-) -> anyhow::Result<u32> {
+fn look_up(known: &mut HashMap<String, u32>, name: &str, find: fn(&str) -> anyhow::Result<u32>) -> anyhow::Result<u32> {
     if let Some(&number) = known.get(name) {
         return Ok(number);
     }

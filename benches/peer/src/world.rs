@@ -5,6 +5,7 @@
 use crate::ffi;
 use crate::file::{DeviceKind, GraphFile, Usage};
 use anyhow::{Context, ensure};
+use std::collections::HashSet;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,6 +43,7 @@ struct DeviceContext {
     kind: DeviceKind,
     bit: u64,
     buffer_type: *mut ffi::buffer_type,
+    unsupported: HashSet<OpNumber>,
 }
 
 impl World {
@@ -95,12 +97,9 @@ impl World {
                 kind: device.kind,
                 bit: 1 << i,
                 buffer_type: self.device_types[i],
+                unsupported: device.unsupported.iter().map(|op| op_number(op)).collect::<anyhow::Result<_>>()?,
             });
-            let mut d = Box::new(ffi::device {
-                iface: DEVICE,
-                reg: null_mut(),
-                context: (&raw mut *context).cast(),
-            });
+            let mut d = Box::new(ffi::device { iface: DEVICE, reg: null_mut(), context: (&raw mut *context).cast() });
             self.backends.push(Box::new(ffi::backend {
                 guid: null_mut(),
                 iface: ffi::backend_i { get_name: Some(backend_name), others: [None; 15] },
@@ -158,11 +157,8 @@ impl World {
 
     fn add_type(&mut self, context: TypeContext) -> *mut ffi::buffer_type {
         let mut context = Box::new(context);
-        let mut t = Box::new(ffi::buffer_type {
-            iface: BUFFER_TYPE,
-            device: null_mut(),
-            context: (&raw mut *context).cast(),
-        });
+        let mut t =
+            Box::new(ffi::buffer_type { iface: BUFFER_TYPE, device: null_mut(), context: (&raw mut *context).cast() });
         let pointer = &raw mut *t;
         self.types.push(t);
         self.type_contexts.push(context);
@@ -309,8 +305,14 @@ unsafe extern "C" fn device_buffer_type(d: *mut ffi::device) -> *mut ffi::buffer
     unsafe { device_context(d) }.buffer_type
 }
 
-unsafe extern "C" fn supports_op(_: *mut ffi::device, _: *const ffi::ggml_tensor) -> bool {
-    true
+unsafe extern "C" fn supports_op(d: *mut ffi::device, op: *const ffi::ggml_tensor) -> bool {
+    use llama_cpp_sys_2 as sys;
+    let (device, op) = unsafe { (device_context(d), &*op) };
+    if device.unsupported.is_empty() {
+        return true;
+    }
+    let family = matches!(op.op, sys::GGML_OP_UNARY | sys::GGML_OP_GLU);
+    !device.unsupported.contains(&OpNumber(op.op, family.then_some(op.op_params[0] as u32)))
 }
 
 unsafe extern "C" fn supports_buft(d: *mut ffi::device, t: *mut ffi::buffer_type) -> bool {
@@ -337,16 +339,22 @@ fn new_buffer(t: *mut ffi::buffer_type, size: usize) -> *mut ffi::buffer {
     unsafe { ffi::ggml_backend_buffer_init(t, BUFFER, base as *mut c_void, size) }
 }
 
+/// ggml's number of an operation, and its number in the unary or GLU family.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OpNumber(pub u32, pub Option<u32>);
+
 /// The number of the op that ggml (or the file) calls `name`.
-pub fn op_number(name: &str) -> anyhow::Result<u32> {
+pub fn op_number(name: &str) -> anyhow::Result<OpNumber> {
     use llama_cpp_sys_2 as sys;
     let of = |count: u32, name_of: unsafe extern "C" fn(c_int) -> *const c_char| {
         // SAFETY: ggml's name tables are static strings, and the numbers are below the count.
         (0..count).find(|&i| unsafe { std::ffi::CStr::from_ptr(name_of(i as c_int)) }.to_bytes() == name.as_bytes())
     };
-    of(sys::GGML_OP_COUNT, ffi::ggml_op_name)
-        .or_else(|| of(sys::GGML_UNARY_OP_COUNT, ffi::ggml_unary_op_name).map(|_| sys::GGML_OP_UNARY))
-        .or_else(|| of(sys::GGML_GLU_OP_COUNT, ffi::ggml_glu_op_name).map(|_| sys::GGML_OP_GLU))
+    let unary = || of(sys::GGML_UNARY_OP_COUNT, ffi::ggml_unary_op_name);
+    let glu = || of(sys::GGML_GLU_OP_COUNT, ffi::ggml_glu_op_name);
+    (of(sys::GGML_OP_COUNT, ffi::ggml_op_name).map(|op| OpNumber(op, None)))
+        .or_else(|| unary().map(|i| OpNumber(sys::GGML_OP_UNARY, Some(i))))
+        .or_else(|| glu().map(|i| OpNumber(sys::GGML_OP_GLU, Some(i))))
         .with_context(|| format!("ggml has no op {name}"))
 }
 

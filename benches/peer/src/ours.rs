@@ -1,0 +1,123 @@
+//! loadmaster's answer for a graph file, and the stages that the timings use.
+
+use crate::file::{AllocGraph as AllocKeys, Answer, Entry, GraphFile as PeerFile, Offset, Split as SplitKeys};
+use anyhow::Context;
+use loadmaster_alloc::{AllocPlan, Arenas, BufferIds, ItemId, Origin, Placer, plan};
+use loadmaster_graph::file::GraphFile;
+use loadmaster_graph::{Graph, Op, TensorId};
+use loadmaster_sched::{
+    Assignment, LowerOptions, Lowered, Machine, SchedError, Setup, SplitPlan, assign, compute_types, lower, split,
+};
+use std::collections::BTreeMap;
+
+/// A graph file with its machine, as loadmaster sees it.
+pub struct Ours {
+    pub graph: Graph,
+    pub setup: Setup,
+    pub arenas: Arenas,
+}
+
+impl Ours {
+    /// Reads the file with loadmaster's reader.
+    pub fn new(file: &PeerFile) -> anyhow::Result<Self> {
+        let read = GraphFile::from_bytes(file.to_json().as_bytes()).context("loadmaster cannot read the case")?;
+        let mut setup = Setup::of(&read)?;
+        restrict(&mut setup, file)?;
+        let arenas = Arenas::new(compute_types(&setup.machine, &setup.sizes));
+        Ok(Self { graph: read.graph, setup, arenas })
+    }
+
+    pub fn assign(&self) -> Result<Assignment, SchedError> {
+        assign(&self.graph, &self.setup.machine, &self.setup.residency, self.setup.assign)
+    }
+
+    pub fn split(&self, assignment: &Assignment) -> Result<SplitPlan, SchedError> {
+        split(&self.graph, &self.setup.machine, &self.setup.residency, assignment)
+    }
+
+    pub fn lower(&self, assignment: &Assignment, plan: &SplitPlan) -> Result<Lowered<'_>, SchedError> {
+        let options = LowerOptions { n_copies: self.setup.n_copies, ..LowerOptions::default() };
+        lower(&self.graph, &self.setup.residency, assignment, plan, &options)
+    }
+
+    /// The same keys as ggml's answer.
+    pub fn answer(&self) -> anyhow::Result<Answer> {
+        let assignment = self.assign()?;
+        let splits = self.split(&assignment)?;
+        let lowered = self.lower(&assignment, &splits)?;
+        let ids = BufferIds::Each { nodes: &lowered.node_buffer_ids, leafs: &lowered.leaf_buffer_ids };
+        let alloc = plan(&lowered.graph, &self.arenas, ids, &Placer::Ggml)?;
+        let offsets = |items: &[ItemId]| Some(items.iter().map(|&i| offset(&alloc, &lowered, i)).collect());
+        Ok(Answer {
+            node_devices: assignment.node_devices(&self.graph).values().map(|d| d.index() as i32).collect(),
+            leaf_devices: assignment.leaf_devices(&self.graph).values().map(|d| d.index() as i32).collect(),
+            splits: split_keys(&splits),
+            alloc_graph: alloc_keys(&lowered),
+            buffer_sizes: Some(alloc.buffer_sizes().values().map(|b| b.get()).collect()),
+            leaf_offsets: offsets(lowered.graph.leafs()),
+            node_offsets: offsets(lowered.graph.nodes()),
+        })
+    }
+}
+
+/// Takes away what the file's devices do not support: FORMAT.md has no key for that.
+fn restrict(setup: &mut Setup, file: &PeerFile) -> anyhow::Result<()> {
+    if file.devices.iter().all(|d| d.unsupported.is_empty()) {
+        return Ok(());
+    }
+    let mut parts = setup.machine.parts().clone();
+    for (device, peer) in parts.devices.values_mut().zip(&file.devices) {
+        for name in &peer.unsupported {
+            let op = Op::from_name(name).with_context(|| format!("loadmaster has no op {name}"))?;
+            device.ops = device.ops.without(op);
+        }
+    }
+    setup.machine = Machine::new(parts)?;
+    Ok(())
+}
+
+fn split_keys(plan: &SplitPlan) -> Vec<SplitKeys> {
+    let keys = |s: &loadmaster_sched::Split| SplitKeys {
+        device: s.device.index() as i32,
+        start: s.start.index() as u32,
+        end: s.end.index() as u32,
+        inputs: s.inputs().map(|c| plan.copies()[c].tensor.index() as u32).collect(),
+    };
+    plan.splits().values().map(keys).collect()
+}
+
+fn alloc_keys(lowered: &Lowered<'_>) -> AllocKeys {
+    let graph = &lowered.graph;
+    let entry = |i: ItemId| match graph.item(i).origin {
+        Origin::Tensor(t) => Entry::Tensor(t.index() as u32),
+        Origin::Copy { of, device, copy } => {
+            Entry::Copy { copy_of: of.index() as u32, device: device.index() as u32, copy }
+        }
+        Origin::Keep(t) => Entry::Keep { keep: t.index() as u32 },
+    };
+    let mut changed_src = BTreeMap::new();
+    for &node in graph.nodes() {
+        let Origin::Tensor(tensor) = graph.item(node).origin else { continue };
+        let before = graph.graph().topology().sources(tensor);
+        let after = graph.sources(node);
+        let as_item = |s: &Option<TensorId>| s.map(ItemId::of);
+        if before.iter().map(as_item).ne(after.iter().copied()) {
+            changed_src.insert(tensor.index() as u32, after.iter().map(|s| s.map(entry)).collect());
+        }
+    }
+    AllocKeys {
+        nodes: graph.nodes().iter().map(|&i| entry(i)).collect(),
+        node_buffer_ids: lowered.node_buffer_ids.iter().map(|a| a.index() as i32).collect(),
+        leafs: graph.leafs().iter().map(|&i| entry(i)).collect(),
+        leaf_buffer_ids: lowered.leaf_buffer_ids.iter().map(|a| a.index() as i32).collect(),
+        changed_src,
+    }
+}
+
+fn offset(plan: &AllocPlan, lowered: &Lowered<'_>, item: ItemId) -> Offset {
+    if lowered.graph.item(item).root.is_some() {
+        return None;
+    }
+    let p = plan.placement(item)?;
+    Some((p.arena.index() as u32, p.chunk.index() as u32, p.offset.get(), p.size.get()))
+}
