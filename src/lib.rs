@@ -1,1 +1,5 @@
-//! loadmaster: library side of the command.
+//! The library side of the `loadmaster` command: configuration, placement, and what the commands do.
+
+pub mod commands;
+pub mod config;
+pub mod placement;

@@ -1,2 +1,7 @@
 //! The `loadmaster` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    loadmaster::commands::main()
+}

@@ -45,7 +45,11 @@ pub fn weight_home(
 ) -> WeightHome {
     let device = Override::find(overrides, name).unwrap_or_else(|| device_of(name, layers));
     let host = device == layers.input;
-    if host && is_matrix(name, ne) && repack.takes(dtype, ne) { WeightHome::Repacked } else { WeightHome::Device(device) }
+    if host && is_matrix(name, ne) && repack.takes(dtype, ne) {
+        WeightHome::Repacked
+    } else {
+        WeightHome::Device(device)
+    }
 }
 
 fn device_of(name: &str, layers: &LayerDevices) -> DeviceId {

@@ -1,0 +1,67 @@
+//! The subcommands. Exit status: 0 done, 1 a negative answer, 2 what was asked for makes no sense or cannot be read.
+
+pub mod compare;
+pub mod explain;
+pub mod input;
+pub mod table;
+
+use clap::{Parser, Subcommand};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Splits tensor graphs over a CPU and several GPUs, plans every byte, runs them and explains the placement.
+#[derive(Parser, Debug)]
+#[command(name = "loadmaster", version, about, max_term_width = 120)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Explain(explain::Args),
+    Compare(compare::Args),
+}
+
+/// Parses the command line and does what it says.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.command {
+        Command::Explain(args) => explain::run(args),
+        Command::Compare(args) => compare::run(args),
+    };
+    outcome.unwrap_or_else(|error| report(&error))
+}
+
+/// One message, and the status that goes with it. A reader that closed the pipe has seen what it wanted.
+fn report(error: &anyhow::Error) -> ExitCode {
+    let closed = |e: &(dyn std::error::Error + 'static)| {
+        e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(closed) {
+        return ExitCode::SUCCESS;
+    }
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "error: {}", message(error));
+    ExitCode::from(2)
+}
+
+/// The error and its causes, without those that it already quotes.
+fn message(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        _ if said.contains(&cause) => said,
+        // A path in front of a message that begins with it.
+        _ if cause.starts_with(&said) => cause,
+        _ => format!("{said}: {cause}"),
+    })
+}
+
+/// Writes to standard output. Errors: those of the stream, a closed pipe among them.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
