@@ -125,6 +125,14 @@ impl InPlaceTable {
         self
     }
 
+    /// What both tables allow.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Self {
+        let views = if self.views == other.views { self.views } else { ViewReuse::Never };
+        let both = |op: Op| Operands(self.operands(op).0 & other.operands(op).0);
+        Op::ALL.iter().fold(Self::none().through_views(views), |table, &op| table.allow(op, both(op)))
+    }
+
     /// The operands that an operation may write over.
     #[inline]
     #[must_use]

@@ -4,6 +4,7 @@
 
 pub mod arenas;
 pub mod buffer_type;
+pub mod check;
 pub mod dynamic;
 pub mod error;
 pub mod graph_allocator;
@@ -21,6 +22,7 @@ mod reservations;
 
 pub use arenas::{Arenas, BufferIds};
 pub use buffer_type::{Buffer, BufferType, Refused};
+pub use check::{CheckError, Checker};
 pub use dynamic::DynAllocator;
 pub use error::AllocError;
 pub use graph_allocator::{Allocation, GraphAllocator};

@@ -32,7 +32,7 @@ pub(crate) fn place(
     let input = Input { graph, arenas, facts: &facts, tables: &options.in_place };
     let blocks = merge(input, (0..graph.nodes().len() as u32).map(Step));
     let best = packed(input, &blocks, options.effort)?;
-    let reference = ggml::place(graph, arenas, ids, &InPlaceTable::ggml())?;
+    let reference = ggml::place(graph, arenas, ids, &options.in_place.common(&InPlaceTable::ggml()))?;
     Ok(best_of(best, reference, arenas))
 }
 

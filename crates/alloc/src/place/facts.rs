@@ -53,7 +53,7 @@ impl Facts {
     #[inline]
     pub(crate) fn touched<'a>(&'a self, graph: &'a AllocGraph<'_>, node: ItemId) -> impl Iterator<Item = ItemId> + 'a {
         let owner = |item: ItemId| self.items[item.index()].owner;
-        let sources = graph.sources(node).iter().flatten().map(move |&s| owner(s));
+        let sources = graph.sources(node).iter().flatten().copied().chain(original(graph, node)).map(owner);
         let root = graph.item(node).root.filter(move |&r| graph.sources(node).iter().flatten().all(|&s| owner(s) != r));
         sources.chain(root)
     }
@@ -66,6 +66,10 @@ impl Facts {
                 if *source != owner {
                     self.items[source.index()].uses += 1;
                 }
+            }
+            if let Some(of) = original(graph, node) {
+                let owner = self.items[of.index()].owner;
+                self.items[owner.index()].uses += 1;
             }
             if let Some(root) = graph.item(node).root
                 && graph.sources(node).iter().flatten().all(|s| self.items[s.index()].owner != root)
@@ -144,6 +148,14 @@ impl ItemFacts {
             from_start: false,
             forever: false,
         }
+    }
+}
+
+/// What a copy is copied from.
+fn original(graph: &AllocGraph<'_>, node: ItemId) -> Option<ItemId> {
+    match graph.item(node).origin {
+        Origin::Copy { of, .. } => Some(ItemId::of(of)),
+        Origin::Tensor(_) | Origin::Keep(_) => None,
     }
 }
 

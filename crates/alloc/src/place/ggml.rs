@@ -1,9 +1,9 @@
 //! The reference's placer: best fit in execution order (rule 4). O(nodes + sources), times the free blocks.
 
+use super::in_place_tables::InPlaceTables;
 use crate::arenas::{Arenas, BufferIds};
 use crate::dynamic::{Address, DynAllocator, DynError};
 use crate::error::{AllocError, Holder};
-use crate::in_place::InPlaceTable;
 use crate::lowered::{AllocGraph, ArenaId, ItemId, Origin};
 use crate::plan::{AllocPlan, Placement, Reuse};
 use loadmaster_graph::{Bytes, Flags, IdVec, Op};
@@ -13,9 +13,9 @@ pub(crate) fn place(
     graph: &AllocGraph<'_>,
     arenas: &Arenas,
     ids: BufferIds<'_>,
-    table: &InPlaceTable,
+    tables: &InPlaceTables,
 ) -> Result<AllocPlan, AllocError> {
-    let mut walk = Walk::new(graph, arenas, table);
+    let mut walk = Walk::new(graph, arenas, tables);
     walk.place_leafs(ids)?;
     walk.count_uses(ids)?;
     walk.place_nodes(ids)?;
@@ -53,14 +53,14 @@ enum State {
 struct Walk<'a, 'g> {
     graph: &'a AllocGraph<'g>,
     arenas: &'a Arenas,
-    table: &'a InPlaceTable,
+    tables: &'a InPlaceTables,
     uses: Vec<Use>,
     dynamics: IdVec<ArenaId, DynAllocator>,
     plan: AllocPlan,
 }
 
 impl<'a, 'g> Walk<'a, 'g> {
-    fn new(graph: &'a AllocGraph<'g>, arenas: &'a Arenas, table: &'a InPlaceTable) -> Self {
+    fn new(graph: &'a AllocGraph<'g>, arenas: &'a Arenas, tables: &'a InPlaceTables) -> Self {
         let uses = graph
             .items()
             .iter()
@@ -76,7 +76,7 @@ impl<'a, 'g> Walk<'a, 'g> {
             .map(|arena| arenas.buffer_type(arena))
             .map(|t| DynAllocator::new(t.alignment(), t.max_size()))
             .collect();
-        Self { graph, arenas, table, uses, dynamics, plan: AllocPlan::empty(graph, arenas) }
+        Self { graph, arenas, tables, uses, dynamics, plan: AllocPlan::empty(graph, arenas) }
     }
 
     /// Rule 4.2 (i).
@@ -139,7 +139,7 @@ impl<'a, 'g> Walk<'a, 'g> {
 
     #[inline]
     fn place(&mut self, item: ItemId, arena: ArenaId) -> Result<(), AllocError> {
-        if self.uses[item.index()].state == State::Free && !self.place_over_source(item)? {
+        if self.uses[item.index()].state == State::Free && !self.place_over_source(item, arena)? {
             self.allocate(item, arena)?;
         }
         Ok(())
@@ -159,9 +159,9 @@ impl<'a, 'g> Walk<'a, 'g> {
     }
 
     /// Rule 4.3. The first source that qualifies hands its memory over.
-    fn place_over_source(&mut self, node: ItemId) -> Result<bool, AllocError> {
+    fn place_over_source(&mut self, node: ItemId, arena: ArenaId) -> Result<bool, AllocError> {
         let graph = self.graph;
-        let operands = self.table.operands(graph.item(node).op);
+        let operands = self.tables.of(arena).operands(graph.item(node).op);
         if operands.is_none() {
             return Ok(false);
         }

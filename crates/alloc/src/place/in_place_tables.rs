@@ -16,6 +16,15 @@ pub enum InPlaceTables {
 static NOTHING: InPlaceTable = InPlaceTable::none();
 
 impl InPlaceTables {
+    /// What these tables and one other allow.
+    #[must_use]
+    pub fn common(&self, other: &InPlaceTable) -> Self {
+        match self {
+            Self::Same(table) => Self::Same(Box::new(table.common(other))),
+            Self::Each(tables) => Self::Each(tables.values().map(|t| t.common(other)).collect()),
+        }
+    }
+
     /// The table of an arena.
     #[must_use]
     pub fn of(&self, arena: ArenaId) -> &InPlaceTable {

@@ -42,7 +42,7 @@ pub fn plan(
 ) -> Result<AllocPlan, AllocError> {
     ids.check(graph, arenas)?;
     match placer {
-        Placer::Ggml => ggml::place(graph, arenas, ids, &InPlaceTable::ggml()),
+        Placer::Ggml => ggml::place(graph, arenas, ids, &InPlaceTable::ggml().into()),
         Placer::Best(options) => best::place(graph, arenas, ids, options),
     }
 }
