@@ -40,7 +40,7 @@ fn expanding_the_references_results_gives_its_order() {
         for recorded in graph.tensors().values() {
             let id = replay(&mut builder, recorded).unwrap();
             // Names by position are the builder's business too.
-            let by_position = recorded.name.starts_with("node_");
+            let by_position = recorded.name.strip_prefix("node_").is_some_and(|n| n.parse::<usize>().is_ok());
             builder.set_name(id, if by_position { "" } else { &*recorded.name }).unwrap();
             builder.add_flags(id, recorded.flags).unwrap();
         }
