@@ -18,6 +18,7 @@ pub mod mismatch;
 pub mod pack;
 pub mod place;
 pub mod plan;
+pub mod report;
 mod reservations;
 
 pub use arenas::{Arenas, BufferIds};
@@ -32,4 +33,5 @@ pub use key::GraphKey;
 pub use linear::TensorAllocator;
 pub use lowered::{AllocGraph, ArenaId, Item, ItemId, Origin};
 pub use place::{BestOptions, InPlaceTables, Placer, plan};
-pub use plan::{AllocPlan, Placement};
+pub use plan::{AllocPlan, Placement, Reuse};
+pub use report::{ArenaReport, PlanReport, report};

@@ -29,23 +29,6 @@ pub struct Reuse {
     pub owner: ItemId,
 }
 
-/// A packing's size next to what no packing of the same lifetimes can beat.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bound {
-    /// The lower bound.
-    pub lower: Bytes,
-    /// The plan's size.
-    pub size: Bytes,
-}
-
-impl Bound {
-    /// Whether the plan is an optimum.
-    #[must_use]
-    pub fn is_proved(self) -> bool {
-        self.lower == self.size
-    }
-}
-
 /// Where every item of a lowered graph goes. It takes no memory and refers to no graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocPlan {
@@ -123,5 +106,11 @@ impl AllocPlan {
     #[must_use]
     pub fn order(&self) -> Option<&[Step]> {
         self.order.as_deref()
+    }
+
+    /// Positions in [`AllocGraph::nodes`] in the order in which the nodes run.
+    pub fn steps(&self, graph: &AllocGraph<'_>) -> impl Iterator<Item = Step> {
+        let own = if self.order.is_none() { 0..graph.nodes().len() as u32 } else { 0..0 };
+        self.order.iter().flatten().copied().chain(own.map(Step))
     }
 }

@@ -4,8 +4,11 @@
 mod golden;
 
 use golden::Golden;
-use loadmaster_alloc::{AllocPlan, BestOptions, BufferIds, Checker, InPlaceTable, InPlaceTables, Placer, plan};
+use loadmaster_alloc::{AllocPlan, BestOptions, BufferIds, Checker, InPlaceTable, InPlaceTables, Placer, plan, report};
 use loadmaster_graph::{Bytes, GraphFile};
+
+/// Graphs of real models with real shapes.
+const FULL_SIZE: [&str; 6] = ["llama3-8b", "llama3-70b", "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b", "smollm2"];
 
 fn ids<'a>(golden: &'a Golden<'_>) -> BufferIds<'a> {
     BufferIds::Each { nodes: &golden.node_ids, leafs: &golden.leaf_ids }
@@ -70,4 +73,28 @@ fn best_writes_nothing_over_its_sources_where_the_table_forbids_it() {
         let (placer, in_place) = best(InPlaceTable::none());
         assert!(planned(golden, &placer, &in_place).reuses().is_empty(), "{name}");
     });
+}
+
+#[test]
+fn best_reaches_the_lower_bound_wherever_no_chunk_limit_stands_in_the_way() {
+    let (mut size, mut bound) = (0u64, 0u64);
+    for_each_file(|name, golden| {
+        for table in [InPlaceTable::ggml(), InPlaceTable::loadmaster()] {
+            let (placer, in_place) = best(table);
+            let plan = planned(golden, &placer, &in_place);
+            let report = report(&golden.graph, &golden.arenas, ids(golden), &plan).unwrap();
+            for arena in &report.arenas {
+                assert!(arena.lower_bound <= arena.size, "{name}: {}", arena.arena);
+                assert_eq!(arena.profile.iter().max(), Some(&arena.alive_at_peak.iter().map(|h| h.size).sum()));
+                let limited = golden.arenas.buffer_type(arena.arena).max_size().is_some();
+                assert!(
+                    limited || !FULL_SIZE.iter().any(|f| name.starts_with(f)) || arena.is_proved(),
+                    "{name}: {arena:?}"
+                );
+            }
+            size += report.size().get();
+            bound += report.lower_bound().get();
+        }
+    });
+    assert!(size as f64 <= 1.001 * bound as f64, "{size} bytes, bound {bound}");
 }

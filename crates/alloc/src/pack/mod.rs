@@ -14,6 +14,7 @@ mod greedy;
 mod heuristics;
 mod prepared;
 mod problem;
+mod search;
 mod solve;
 
 pub use bound::lower_bound;

@@ -18,6 +18,8 @@ pub(super) struct Live {
     pub first: u32,
     /// Past the last compressed step.
     pub last: u32,
+    /// Steps before compression.
+    pub lifetime: u32,
     pub fixed: Option<u64>,
 }
 
@@ -60,6 +62,7 @@ impl Prepared {
                     align: buffer.align.get(),
                     first: buffer.lifetime.start.get(),
                     last: buffer.lifetime.end.get(),
+                    lifetime: buffer.lifetime.end.get() - buffer.lifetime.start.get(),
                     fixed: buffer.offset.map(Bytes::get),
                 });
             }

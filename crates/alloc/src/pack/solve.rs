@@ -4,7 +4,8 @@ use super::bound::bound_of;
 use super::error::PackError;
 use super::heuristics::{self, Found};
 use super::prepared::Prepared;
-use super::problem::{ChunkId, PackProblem, Packing, Place};
+use super::problem::{ChunkId, Method, PackProblem, Packing, Place};
+use super::search::{Instance, Outcome, Search};
 use loadmaster_graph::Bytes;
 
 /// How hard to try.
@@ -45,15 +46,25 @@ pub fn pack(problem: &PackProblem, effort: Effort) -> Result<Packing, PackError>
     pack_until(problem, effort, &mut || false)
 }
 
-/// As [`pack`], asking `stop` between rounds of the search whether to end with what there is.
-pub fn pack_until(problem: &PackProblem, effort: Effort, stop: &mut dyn FnMut() -> bool) -> Result<Packing, PackError> {
-    let _ = (effort, stop);
+/// As [`pack`], asking `stop` now and then during the search whether to end with what there is.
+pub fn pack_until(
+    problem: &PackProblem,
+    effort: Effort,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<Packing, PackError> {
     let prepared = Prepared::new(problem)?;
-    let bound = bound_of(&prepared, problem.max_chunk)?;
-    let found = match problem.max_chunk {
-        None => heuristics::one_chunk(&prepared, bound)?,
-        Some(limit) => heuristics::chunked(&prepared, bound, limit.get())?,
-    };
+    let mut bound = bound_of(&prepared, problem.max_chunk)?;
+    let mut found = greedy(problem, &prepared, bound)?;
+    let instance = searchable(problem, &prepared, &found, bound);
+    if let (Some(instance), Effort::Optimal { node_budget }) = (instance, effort) {
+        let mut search = Search::new(&instance, node_budget);
+        // No peak lies strictly between multiples of the unit.
+        let least = search.minimise(bound.div_ceil(instance.unit), found.peak.div_ceil(instance.unit), stop);
+        bound = bound.max(least.lower_bound * instance.unit).min(found.peak);
+        if let Some(offsets) = least.offsets {
+            found = from_search(&prepared, &instance, &offsets);
+        }
+    }
     Ok(packing(problem, &prepared, &found, bound))
 }
 
@@ -62,21 +73,64 @@ pub fn pack_into(problem: &PackProblem, capacity: Bytes, effort: Effort) -> Resu
     pack_into_until(problem, capacity, effort, &mut || false)
 }
 
-/// As [`pack_into`], asking `stop` between rounds of the search whether to end.
+/// As [`pack_into`], asking `stop` now and then during the search whether to end.
 pub fn pack_into_until(
     problem: &PackProblem,
     capacity: Bytes,
     effort: Effort,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<FitOutcome, PackError> {
-    let packing = pack_until(problem, effort, stop)?;
-    if packing.peak <= capacity {
-        return Ok(FitOutcome::Fits(packing));
+    let prepared = Prepared::new(problem)?;
+    let bound = bound_of(&prepared, problem.max_chunk)?;
+    if bound > capacity.get() {
+        return Ok(FitOutcome::Infeasible { at_least: Bytes(bound) });
     }
-    if packing.lower_bound > capacity {
-        return Ok(FitOutcome::Infeasible { at_least: packing.lower_bound });
+    let found = greedy(problem, &prepared, bound)?;
+    if found.peak <= capacity.get() {
+        return Ok(FitOutcome::Fits(packing(problem, &prepared, &found, bound)));
     }
-    Ok(FitOutcome::Unknown { best: packing })
+    let instance = searchable(problem, &prepared, &found, bound);
+    if let (Some(instance), Effort::Optimal { node_budget }) = (instance, effort) {
+        let mut search = Search::new(&instance, node_budget);
+        match search.decide(capacity.get() / instance.unit, stop) {
+            Outcome::Found(offsets) => {
+                let found = from_search(&prepared, &instance, &offsets);
+                return Ok(FitOutcome::Fits(packing(problem, &prepared, &found, bound)));
+            }
+            Outcome::Exhausted => {
+                let at_least = (capacity.get() / instance.unit + 1) * instance.unit;
+                return Ok(FitOutcome::Infeasible { at_least: Bytes(at_least) });
+            }
+            Outcome::Limit => {}
+        }
+    }
+    Ok(FitOutcome::Unknown { best: packing(problem, &prepared, &found, bound) })
+}
+
+fn greedy(problem: &PackProblem, prepared: &Prepared, bound: u64) -> Result<Found, PackError> {
+    match problem.max_chunk {
+        None => heuristics::one_chunk(prepared, bound),
+        Some(limit) => heuristics::chunked(prepared, bound, limit.get()),
+    }
+}
+
+/// The problem as the search takes it: one chunk, not solved yet, numbers that cannot overflow.
+fn searchable(problem: &PackProblem, prepared: &Prepared, found: &Found, bound: u64) -> Option<Instance> {
+    if problem.max_chunk.is_some() || found.peak <= bound {
+        return None;
+    }
+    Instance::new(&prepared.live)
+}
+
+fn from_search(prepared: &Prepared, instance: &Instance, offsets: &[u64]) -> Found {
+    let mut places = vec![(0, 0); prepared.live.len()];
+    let mut peak = 0;
+    for (&origin, &offset) in instance.origin.iter().zip(offsets) {
+        let offset = offset * instance.unit;
+        places[origin as usize] = (0, offset);
+        peak = peak.max(offset + prepared.live[origin as usize].size);
+    }
+    Found { places, peak, method: Method::Search }
 }
 
 /// Places of the live buffers as places of all.

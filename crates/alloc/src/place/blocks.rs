@@ -72,6 +72,11 @@ impl<'a, 'g> Merging<'a, 'g> {
 
     fn run_node(&mut self, node: ItemId, at: u32) {
         let Input { graph, facts, .. } = self.input;
+        for source in facts.placed_sources(graph, node) {
+            if self.result.block_of[source.index()].is_none() {
+                self.open(source, at);
+            }
+        }
         if facts.of(node).arena.is_some() && self.result.block_of[node.index()].is_none() {
             match self.source_to_write_over(node) {
                 Some(reuse) => self.join(reuse),

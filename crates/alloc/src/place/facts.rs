@@ -49,6 +49,16 @@ impl Facts {
         &self.items[item.index()]
     }
 
+    /// Sources of a node that are placed.
+    #[inline]
+    pub(crate) fn placed_sources<'a>(
+        &'a self,
+        graph: &'a AllocGraph<'_>,
+        node: ItemId,
+    ) -> impl Iterator<Item = ItemId> + 'a {
+        graph.sources(node).iter().flatten().copied().filter(|s| self.items[s.index()].arena.is_some())
+    }
+
     /// Owners of the bytes that a node touches: those of its sources, each occurrence once, and its root.
     #[inline]
     pub(crate) fn touched<'a>(&'a self, graph: &'a AllocGraph<'_>, node: ItemId) -> impl Iterator<Item = ItemId> + 'a {
@@ -103,10 +113,10 @@ impl Facts {
         for (i, &node) in graph.nodes().iter().enumerate() {
             self.place(graph, arenas, node, ids.node(i), graph.item(node).flags.is_input())?;
         }
-        // What is neither leaf nor node must have been written before the graph starts.
+        // What is neither leaf nor node exists from its first use.
         for (i, &node) in graph.nodes().iter().enumerate() {
             for &source in graph.sources(node).iter().flatten() {
-                self.place(graph, arenas, source, ids.node(i), true)?;
+                self.place(graph, arenas, source, ids.node(i), graph.item(source).flags.is_input())?;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ mod ggml;
 mod in_place_tables;
 
 pub use best::BestOptions;
+pub(crate) use facts::Facts;
 pub use in_place_tables::InPlaceTables;
 
 use crate::arenas::{Arenas, BufferIds};

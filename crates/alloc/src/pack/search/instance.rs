@@ -1,0 +1,222 @@
+//! A problem in the units of the search: sizes divided by their common divisor, steps reduced to maximal cliques.
+
+use super::super::greedy::Neighbours;
+use super::super::prepared::Live;
+use std::ops::Range;
+
+/// A buffer of the search.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Item {
+    pub size: u64,
+    /// Offsets are multiples of this (a power of two).
+    pub align: u64,
+    /// First clique.
+    pub first: u32,
+    /// Past the last clique.
+    pub last: u32,
+    /// Steps.
+    pub lifetime: u32,
+    pub fixed: Option<u64>,
+    /// The nearest equal item that must not lie above this one.
+    pub twin_below: Option<u32>,
+    /// The nearest equal item that must not lie below this one.
+    pub twin_above: Option<u32>,
+}
+
+impl Item {
+    /// The lowest aligned offset from `floor` on.
+    #[inline]
+    pub fn align_up(&self, floor: u64) -> u64 {
+        (floor + self.align - 1) & !(self.align - 1)
+    }
+
+    /// Same lifetime, size and alignment, neither fixed.
+    fn is_twin(&self, other: &Self) -> bool {
+        self.key() == other.key() && self.fixed.is_none() && other.fixed.is_none()
+    }
+
+    fn key(&self) -> (u32, u32, u64, u64) {
+        (self.first, self.last, self.align, u64::MAX - self.size)
+    }
+}
+
+/// Lists of items in one array.
+struct Lists {
+    starts: Vec<u32>,
+    items: Vec<u32>,
+}
+
+/// Items by birth, and who meets whom.
+pub(in super::super) struct Instance {
+    pub items: Vec<Item>,
+    /// Position in the caller's list, by item.
+    pub origin: Vec<u32>,
+    /// Bytes in a unit.
+    pub unit: u64,
+    pub neighbours: Neighbours,
+    cliques: Lists,
+    /// Free items with the same lifetime and alignment whose sizes fill it, larger ones first.
+    stack_members: Vec<u32>,
+    /// By item: where its stack starts and where it stands itself.
+    stack_positions: Vec<Range<u32>>,
+}
+
+impl Instance {
+    /// `None` if sums of sizes do not stay far below 2⁶⁴.
+    pub fn new(live: &[Live]) -> Option<Self> {
+        let mut origin: Vec<u32> = (0..live.len() as u32).collect();
+        origin.sort_unstable_by_key(|&i| (live[i as usize].first, live[i as usize].last, i));
+        let unit = common_unit(live);
+        let sorted: Vec<Live> = origin.iter().map(|&i| live[i as usize]).collect();
+        let mut items: Vec<Item> = sorted.iter().map(|b| scaled(b, unit)).collect();
+        highest_offset(&items)?;
+        let neighbours = Neighbours::of(&sorted);
+        reduce_to_cliques(&mut items);
+        link_twins(&mut items);
+        let (stack_positions, stack_members) = stacks(&items);
+        let cliques = members(&items);
+        Some(Self { items, origin, unit, neighbours, cliques, stack_members, stack_positions })
+    }
+
+    pub fn clique_count(&self) -> u32 {
+        self.cliques.starts.len() as u32 - 1
+    }
+
+    /// Where a clique's members stand in [`Self::members`].
+    #[inline]
+    pub fn clique_range(&self, clique: u32) -> Range<usize> {
+        self.cliques.starts[clique as usize] as usize..self.cliques.starts[clique as usize + 1] as usize
+    }
+
+    /// The members of all cliques.
+    pub fn members(&self) -> &[u32] {
+        &self.cliques.items
+    }
+
+    /// Sum of sizes of each clique.
+    pub fn loads(&self) -> Vec<u64> {
+        let load = |c| self.members()[self.clique_range(c)].iter().map(|&m| self.items[m as usize].size).sum();
+        (0..self.clique_count()).map(load).collect()
+    }
+
+    /// Items of the same lifetime that stand before this one in the order in which a pile of them is built.
+    #[inline]
+    pub fn stack_before(&self, item: u32) -> &[u32] {
+        let range = &self.stack_positions[item as usize];
+        &self.stack_members[range.start as usize..range.end as usize]
+    }
+
+    #[inline]
+    pub fn are_twins(&self, a: u32, b: u32) -> bool {
+        self.items[a as usize].is_twin(&self.items[b as usize])
+    }
+}
+
+fn scaled(buffer: &Live, unit: u64) -> Item {
+    Item {
+        size: buffer.size / unit,
+        align: (buffer.align / unit).max(1),
+        first: buffer.first,
+        last: buffer.last,
+        lifetime: buffer.lifetime,
+        fixed: buffer.fixed.map(|f| f / unit),
+        twin_below: None,
+        twin_above: None,
+    }
+}
+
+/// No offset worth trying is higher; `None` if that is not far below 2⁶⁴.
+fn highest_offset(items: &[Item]) -> Option<u64> {
+    const FAR_BELOW: u64 = 1 << 60;
+    let mut sum = 0u64;
+    for item in items {
+        sum = sum.checked_add(item.size)?.checked_add(item.align)?.checked_add(item.fixed.unwrap_or(0))?;
+    }
+    (sum <= FAR_BELOW).then_some(sum)
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// The largest unit of which all offsets worth trying are multiples: it divides all sizes and fixed offsets, and every
+/// alignment that the sizes do not fill.
+fn common_unit(live: &[Live]) -> u64 {
+    let sizes = live.iter().fold(0, |g, b| gcd(gcd(g, b.size), b.fixed.unwrap_or(0)));
+    live.iter().filter(|b| sizes % b.align != 0).fold(sizes, |g, b| gcd(g, b.align)).max(1)
+}
+
+/// Drops steps whose alive set is part of the next one's: only a birth followed by a death matters.
+fn reduce_to_cliques(items: &mut [Item]) {
+    let steps = items.iter().map(|i| i.last).max().unwrap_or(0) as usize;
+    let mut dies = vec![false; steps + 1];
+    for item in items.iter() {
+        dies[item.last as usize] = true;
+    }
+    // rank[s]: cliques that end before step s begins.
+    let mut rank = vec![0u32; steps + 1];
+    for step in 1..=steps {
+        rank[step] = rank[step - 1] + u32::from(dies[step]);
+    }
+    for item in items.iter_mut() {
+        item.first = rank[item.first as usize];
+        item.last = rank[item.last as usize];
+    }
+}
+
+fn link_twins(items: &mut [Item]) {
+    let mut order: Vec<u32> = (0..items.len() as u32).filter(|&i| items[i as usize].fixed.is_none()).collect();
+    order.sort_by_key(|&i| items[i as usize].key());
+    for pair in order.windows(2) {
+        let (a, b) = (pair[0] as usize, pair[1] as usize);
+        if items[a].is_twin(&items[b]) {
+            items[b].twin_below = Some(pair[0]);
+            items[a].twin_above = Some(pair[1]);
+        }
+    }
+}
+
+fn stacks(items: &[Item]) -> (Vec<Range<u32>>, Vec<u32>) {
+    let fits = |i: &Item| i.fixed.is_none() && i.size % i.align == 0;
+    let mut order: Vec<u32> = (0..items.len() as u32).filter(|&i| fits(&items[i as usize])).collect();
+    order.sort_by_key(|&i| items[i as usize].key());
+    let same = |a: u32, b: u32| {
+        let (a, b) = (&items[a as usize], &items[b as usize]);
+        (a.first, a.last, a.align) == (b.first, b.last, b.align)
+    };
+    let mut positions = vec![0..0; items.len()];
+    let mut start = 0;
+    for group in order.chunk_by(|&a, &b| same(a, b)) {
+        for (position, &i) in (start..).zip(group) {
+            positions[i as usize] = start..position;
+        }
+        start += group.len() as u32;
+    }
+    (positions, order)
+}
+
+fn members(items: &[Item]) -> Lists {
+    let cliques = items.iter().map(|i| i.last).max().unwrap_or(0) as usize;
+    let mut starts = vec![0u32; cliques + 1];
+    for item in items {
+        for clique in item.first..item.last {
+            starts[clique as usize] += 1;
+        }
+    }
+    let mut sum = 0;
+    for s in &mut starts {
+        sum += *s;
+        *s = sum;
+    }
+    let mut list = vec![0u32; sum as usize];
+    for (i, item) in (0..).zip(items) {
+        for clique in item.first..item.last {
+            starts[clique as usize] -= 1;
+            list[starts[clique as usize] as usize] = i;
+        }
+    }
+    Lists { starts, items: list }
+}

@@ -1,0 +1,12 @@
+//! The exact search: place or postpone.
+
+mod instance;
+mod memo;
+mod orders;
+mod rounds;
+mod state;
+mod tree;
+
+pub(super) use instance::Instance;
+pub(super) use rounds::Search;
+pub(super) use tree::Outcome;
