@@ -77,6 +77,19 @@ impl GraphBuilder {
     }
 }
 
+/// ggml's hint that the first operand of a product is a Hadamard matrix.
+const HINT_HADAMARD: u32 = 1;
+
+impl GraphBuilder {
+    /// Tells devices that the first operand of a MUL_MAT built before is a Hadamard matrix.
+    pub fn set_hadamard(&mut self, id: TensorId) -> Result<(), BuildError> {
+        let op = self.operand(Op::None, id)?.op;
+        self.require(op == Op::MulMat, op, OperandFault::NoSuchParameter, &[id])?;
+        set_word(&mut self.tensors[id].params, 1, HINT_HADAMARD);
+        Ok(())
+    }
+}
+
 /// Sets a word of trimmed parameters.
 fn set_word(words: &mut OpParams, index: usize, word: u32) {
     let len = words.len().max(index + 1);
