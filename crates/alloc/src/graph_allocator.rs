@@ -98,7 +98,7 @@ impl GraphAllocator {
 
     fn reserve_ids(&mut self, graph: &AllocGraph<'_>, ids: BufferIds<'_>) -> Result<Arc<AllocPlan>, AllocError> {
         let plan = Arc::new(plan(graph, &self.arenas, ids, &self.placer)?);
-        if let Some(grown) = self.memory.grown(graph, &plan, &self.arenas)? {
+        if let Some(grown) = self.memory.grown(graph, ids, &plan, &self.arenas)? {
             self.memory = Arc::new(grown);
         }
         self.reservations.insert(graph, Arc::clone(&plan));
@@ -118,8 +118,8 @@ impl GraphAllocator {
         Ok(plan(graph, &self.arenas, ids, &self.placer)?.buffer_sizes())
     }
 
-    /// The plan and memory for a graph. A graph with the structural key of a plan is a look-up, O(1) once the graph has
-    /// computed its key; one that fits a plan of the same structure at its own smaller sizes is compared once, O(items).
+    /// The plan and memory for a graph. A graph with the structural key of a plan is a look-up, O(1); one that has the
+    /// structure of a plan and sizes that are no larger is compared once, O(items).
     /// Otherwise a single arena is planned again and grown, and with several the graph must be reserved.
     ///
     /// Errors: [`AllocError::NeedsReserve`] with several buffer types; with one, as [`Self::reserve`].

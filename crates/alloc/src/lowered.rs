@@ -2,9 +2,9 @@
 //!
 //! An overlay: it refers to the caller's [`Graph`] and never changes it.
 
-use crate::key::GraphKey;
-use loadmaster_graph::{DeviceId, Flags, Graph, Op, Tensor, TensorId, define_id};
-use std::sync::OnceLock;
+use crate::key::{Did, GraphKey, Steps};
+use loadmaster_graph::{DeviceId, Flags, Graph, Op, Step, Tensor, TensorId, define_id};
+use std::ops::Range;
 
 define_id! {
     /// Something an allocator walks over: a tensor of the graph, a copy, or a keep node.
@@ -73,8 +73,7 @@ impl Item {
 pub struct AllocGraph<'g> {
     graph: &'g Graph,
     structure: Structure,
-    /// Computed when first asked for; emptied by every change.
-    key: OnceLock<GraphKey>,
+    steps: Steps,
 }
 
 /// The overlay without the graph below: what a reserved plan remembers.
@@ -84,6 +83,7 @@ pub(crate) struct Structure {
     pub(crate) sources: Vec<Option<ItemId>>,
     pub(crate) nodes: Vec<ItemId>,
     pub(crate) leafs: Vec<ItemId>,
+    pub(crate) groups: Vec<Range<Step>>,
 }
 
 impl Structure {
@@ -103,6 +103,7 @@ impl<'g> AllocGraph<'g> {
     pub fn overlay(graph: &'g Graph, mut has_memory: impl FnMut(TensorId) -> bool) -> Self {
         let topology = graph.topology();
         let mut sources = Vec::with_capacity(graph.tensors().len() * 2);
+        let mut memory = MemoryBits { steps: Steps::new(), word: 0, seen: 0 };
         let items = graph
             .tensors()
             .ids()
@@ -111,19 +112,21 @@ impl<'g> AllocGraph<'g> {
                 let src = topology.sources(id);
                 let first_source = sources.len() as u32;
                 sources.extend(src.iter().map(|s| s.map(ItemId::of)));
+                let has_memory = has_memory(id);
+                memory.see(has_memory);
                 Item {
                     origin: Origin::Tensor(id),
                     op: link.op,
                     flags: link.flags,
-                    has_memory: has_memory(id),
+                    has_memory,
                     root: link.root.map(ItemId::of),
                     first_source,
                     source_count: src.len() as u16,
                 }
             })
             .collect();
-        let structure = Structure { items, sources, nodes: Vec::new(), leafs: Vec::new() };
-        Self { graph, structure, key: OnceLock::new() }
+        let structure = Structure { items, sources, ..Structure::default() };
+        Self { graph, structure, steps: memory.finish() }
     }
 
     /// The graph as it stands: its own nodes and leafs, nothing added.
@@ -132,21 +135,25 @@ impl<'g> AllocGraph<'g> {
         let mut this = Self::overlay(graph, has_memory);
         this.structure.nodes = graph.nodes().values().map(|&t| ItemId::of(t)).collect();
         this.structure.leafs = graph.leafs().values().map(|&t| ItemId::of(t)).collect();
+        this.steps.add(Did::PushOwnLists, 0, 0);
         this
     }
 
     /// Adds a copy of a tensor. It has no sources and no memory yet.
     pub fn add_copy(&mut self, of: TensorId, device: DeviceId, copy: u32, flags: Flags) -> ItemId {
+        let place = u64::from(flags.bits()) << 32 | device.index() as u64;
+        self.steps.add(Did::AddCopy, place, (of.index() as u64) << 32 | u64::from(copy));
         self.add(Origin::Copy { of, device, copy }, flags, None)
     }
 
     /// Adds a keep node: its only source is the tensor.
     pub fn add_keep(&mut self, tensor: TensorId) -> ItemId {
+        self.steps.add(Did::AddKeep, tensor.index() as u64, 0);
         self.add(Origin::Keep(tensor), Flags::NONE, Some(ItemId::of(tensor)))
     }
 
     fn add(&mut self, origin: Origin, flags: Flags, source: Option<ItemId>) -> ItemId {
-        let structure = self.change();
+        let structure = &mut self.structure;
         let id = ItemId::new(structure.items.len());
         let first_source = structure.sources.len() as u32;
         structure.sources.extend(source.map(Some));
@@ -165,37 +172,41 @@ impl<'g> AllocGraph<'g> {
 
     /// Lets operand `operand` of `user` read `item` instead (a node that reads a copy).
     pub fn set_source(&mut self, user: ItemId, operand: usize, item: ItemId) {
-        let structure = self.change();
+        self.steps.add(Did::SetSource, user.index() as u64, (operand as u64) << 32 | item.index() as u64);
+        let structure = &mut self.structure;
         let first = structure.items[user.index()].first_source as usize;
         structure.sources[first + operand] = Some(item);
     }
 
     /// Sets the flags of an item.
     pub fn set_flags(&mut self, item: ItemId, flags: Flags) {
-        self.change().items[item.index()].flags = flags;
+        self.steps.add(Did::SetFlags, item.index() as u64, flags.bits().into());
+        self.structure.items[item.index()].flags = flags;
     }
 
     /// Appends a node.
     pub fn push_node(&mut self, item: ItemId) {
-        self.change().nodes.push(item);
+        self.steps.add(Did::PushNode, item.index() as u64, 0);
+        self.structure.nodes.push(item);
     }
 
     /// Appends a leaf.
     pub fn push_leaf(&mut self, item: ItemId) {
-        self.change().leafs.push(item);
+        self.steps.add(Did::PushLeaf, item.index() as u64, 0);
+        self.structure.leafs.push(item);
     }
 
-    #[inline]
-    fn change(&mut self) -> &mut Structure {
-        self.key.take();
-        &mut self.structure
+    /// Lets a placer run the nodes of some consecutive positions in another order (the nodes of a split, without its keep
+    /// and copy nodes). Positions need not be filled yet; a placer checks them.
+    pub fn add_group(&mut self, positions: Range<Step>) {
+        self.steps.add(Did::AddGroup, positions.start.get().into(), positions.end.get().into());
+        self.structure.groups.push(positions);
     }
 
-    /// What tells this graph from others, as far as an allocator is concerned. O(items) for the first call after a
-    /// change, O(1) afterwards.
+    /// What tells this graph from others, as far as an allocator is concerned. O(1).
     #[must_use]
     pub fn key(&self) -> GraphKey {
-        *self.key.get_or_init(|| GraphKey::of(self))
+        self.steps.key(self.graph)
     }
 
     pub(crate) fn structure(&self) -> &Structure {
@@ -236,10 +247,38 @@ impl<'g> AllocGraph<'g> {
     pub fn nodes(&self) -> &[ItemId] {
         &self.structure.nodes
     }
+    /// Half-open ranges of positions whose nodes may run in another order.
+    #[must_use]
+    pub fn groups(&self) -> &[Range<Step>] {
+        &self.structure.groups
+    }
     /// Leafs in placement order.
     #[must_use]
     pub fn leafs(&self) -> &[ItemId] {
         &self.structure.leafs
+    }
+}
+
+/// Hashes one bit per tensor, 64 to a word.
+struct MemoryBits {
+    steps: Steps,
+    word: u64,
+    seen: u64,
+}
+
+impl MemoryBits {
+    #[inline]
+    fn see(&mut self, has_memory: bool) {
+        self.word = self.word << 1 | u64::from(has_memory);
+        self.seen += 1;
+        if self.seen.is_multiple_of(64) {
+            self.steps.add(Did::SeeMemory, self.seen, self.word);
+        }
+    }
+
+    fn finish(mut self) -> Steps {
+        self.steps.add(Did::SeeMemory, self.seen, self.word);
+        self.steps
     }
 }
 

@@ -1,11 +1,12 @@
 //! The memory behind the arenas of a graph allocator.
 
-use crate::arenas::Arenas;
+use crate::arenas::{Arenas, BufferIds};
 use crate::buffer_type::{Buffer, Refused};
 use crate::error::{AllocError, Holder};
 use crate::lowered::{AllocGraph, ArenaId};
 use crate::pack::ChunkId;
 use crate::plan::AllocPlan;
+use crate::report::report;
 use loadmaster_graph::{Bytes, IdVec};
 use std::sync::Arc;
 
@@ -46,6 +47,7 @@ impl Memory {
     pub(crate) fn grown(
         &self,
         graph: &AllocGraph<'_>,
+        ids: BufferIds<'_>,
         plan: &AllocPlan,
         arenas: &Arenas,
     ) -> Result<Option<Self>, AllocError> {
@@ -53,7 +55,7 @@ impl Memory {
         if growths.is_empty() {
             return Ok(None);
         }
-        check_capacity(&growths, graph, plan, arenas)?;
+        check_capacity(&growths, graph, ids, plan, arenas)?;
         let mut grown = self.clone();
         for growth in &growths {
             let taken = arenas.buffer_type(growth.arena).alloc_buffer(growth.size);
@@ -84,6 +86,7 @@ impl Memory {
 fn check_capacity(
     growths: &[Growth],
     graph: &AllocGraph<'_>,
+    ids: BufferIds<'_>,
     plan: &AllocPlan,
     arenas: &Arenas,
 ) -> Result<(), AllocError> {
@@ -92,19 +95,13 @@ fn check_capacity(
         let Some(available) = arenas.buffer_type(arena).available() else { continue };
         if needed > available {
             let buffer_type = arenas.buffer_type(arena).name().to_owned();
-            let holders = largest(arena, graph, plan, arenas);
+            let report = report(graph, arenas, ids, plan)?;
+            let alive = report.arena(arena).map_or(&[][..], |a| &a.alive_at_peak);
+            let holders = alive.iter().take(NAMED_HOLDERS).cloned().collect();
             return Err(AllocError::OverCapacity { arena, buffer_type, needed, available, holders });
         }
     }
     Ok(())
-}
-
-/// The largest tensors of an arena, largest first.
-fn largest(arena: ArenaId, graph: &AllocGraph<'_>, plan: &AllocPlan, arenas: &Arenas) -> Vec<Holder> {
-    let mut placed: Vec<_> = plan.placed().filter(|(_, p)| arenas.home(p.arena) == arena).collect();
-    placed.sort_by_key(|&(id, p)| (std::cmp::Reverse(p.size), id));
-    placed.truncate(NAMED_HOLDERS);
-    placed.into_iter().map(|(id, p)| Holder::of(graph, id, p.size)).collect()
 }
 
 /// Whether the driver refused because no buffer can be so large, or because it had no room.

@@ -77,6 +77,9 @@ pub enum Mismatch {
         /// The graph's item there.
         found: ItemId,
     },
+    /// Other ranges of nodes may run in another order.
+    #[error("other groups of nodes may be reordered than when reserved")]
+    Groups,
     /// A tensor needs more than was planned for it.
     #[error("{tensor} `{name}` needs {needed} in {arena}, {planned} when reserved")]
     Size {
@@ -135,6 +138,7 @@ pub(crate) fn structure_mismatch(planned: &Structure, graph: &AllocGraph<'_>) ->
         .find_map(|id| item_mismatch(planned, graph, id))
         .or_else(|| order_mismatch(IdList::Nodes, &planned.nodes, &found.nodes))
         .or_else(|| order_mismatch(IdList::Leafs, &planned.leafs, &found.leafs))
+        .or(Some(Mismatch::Groups))
 }
 
 fn item_mismatch(planned: &Structure, graph: &AllocGraph<'_>, id: ItemId) -> Option<Mismatch> {

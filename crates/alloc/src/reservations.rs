@@ -49,26 +49,27 @@ impl Reservations {
         Some(Arc::clone(&entry.plan))
     }
 
-    /// A plan of the same structure that fits, according to `why_not`; the key is remembered with it. Otherwise the
-    /// reason why the plan that comes closest does not fit: one of the same structure, or else the one used last.
+    /// A plan that fits, according to `why_not`; the key is remembered with it. Otherwise the reason why the plan that
+    /// comes closest does not fit: one whose overlay was built by the same steps, or else the one used last.
     pub(crate) fn find_fitting(
         &mut self,
         key: GraphKey,
         why_not: impl Fn(&Structure, &AllocPlan) -> Option<Mismatch>,
     ) -> Result<Arc<AllocPlan>, Mismatch> {
         let used = self.tick();
-        let mut reason = None;
-        for entry in self.entries.iter_mut().rev().filter(|e| e.keys[0].same_structure(key)) {
+        let mut closest: Option<(bool, u64, Mismatch)> = None;
+        for entry in self.entries.iter_mut().rev() {
             let Some(why) = why_not(&entry.structure, &entry.plan) else {
                 entry.remember(key);
                 entry.used = used;
                 return Ok(Arc::clone(&entry.plan));
             };
-            reason = reason.or(Some(why));
+            let (alike, last) = (entry.keys[0].same_overlay(key), entry.used);
+            if closest.as_ref().is_none_or(|&(a, u, _)| (alike, last) > (a, u)) {
+                closest = Some((alike, last, why));
+            }
         }
-        let last = self.entries.iter().max_by_key(|e| e.used);
-        let differs = || last.and_then(|e| why_not(&e.structure, &e.plan));
-        Err(reason.or_else(differs).unwrap_or(Mismatch::NothingReserved))
+        Err(closest.map_or(Mismatch::NothingReserved, |(_, _, why)| why))
     }
 
     fn tick(&mut self) -> u64 {
