@@ -3,7 +3,7 @@
 use crate::config::Config;
 use anyhow::Context;
 use clap::ValueEnum;
-use loadmaster_alloc::{BestOptions, InPlaceTable, Placer};
+use loadmaster_alloc::{BestOptions, InPlaceTable, InPlaceTables, Placer};
 use loadmaster_graph::file::GraphFile;
 use loadmaster_sched::{DeviceSpec, Machine};
 use std::path::{Path, PathBuf};
@@ -19,14 +19,21 @@ pub enum PolicyArg {
 }
 
 impl PolicyArg {
+    /// Which operations may write over which operands.
+    #[must_use]
+    pub fn in_place(self) -> InPlaceTables {
+        match self {
+            Self::Ggml => InPlaceTable::ggml().into(),
+            Self::Best => InPlaceTable::loadmaster().into(),
+        }
+    }
+
     /// The placer that the policy stands for.
     #[must_use]
     pub fn placer(self) -> Placer {
         match self {
             Self::Ggml => Placer::Ggml,
-            Self::Best => {
-                Placer::Best(BestOptions { in_place: InPlaceTable::loadmaster().into(), ..BestOptions::default() })
-            }
+            Self::Best => Placer::Best(BestOptions { in_place: self.in_place(), ..BestOptions::default() }),
         }
     }
 

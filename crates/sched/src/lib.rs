@@ -6,6 +6,7 @@
 
 pub mod assign;
 pub mod buffer_type;
+pub mod check;
 pub mod device_set;
 pub mod error;
 pub mod from_file;
@@ -18,6 +19,7 @@ pub mod split;
 
 pub use assign::{AssignOptions, Assignment, Cause, OpOffload, Policy, Sweep, assign};
 pub use buffer_type::{PlanBufferType, Sizes, compute_types};
+pub use check::{PlanFault, check_lowered, check_splits};
 pub use device_set::DeviceSet;
 pub use error::SchedError;
 pub use from_file::Setup;

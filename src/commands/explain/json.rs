@@ -26,6 +26,8 @@ fn value(explained: &Explained<'_>) -> Value {
         "copies": copies(explained),
         "alloc_graph": alloc_graph(explained),
         "buffer_sizes": explained.per_device(|a| json!(plan.memory.buffer_size(a).get())),
+        "lower_bounds": explained.per_device(|a| json!(explained.report.arena(a).map_or(0, |r| r.lower_bound.get()))),
+        "proved": explained.per_device(|a| json!(explained.report.arena(a).is_none_or(|r| r.is_proved()))),
         "leaf_offsets": places(explained, plan.lowered.graph.leafs()),
         "node_offsets": places(explained, plan.lowered.graph.nodes()),
         "causes": {

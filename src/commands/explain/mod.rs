@@ -3,6 +3,7 @@
 mod dot;
 mod json;
 mod names;
+mod peaks;
 mod pools;
 mod text;
 
@@ -10,8 +11,9 @@ use super::input::{MachineArgs, PolicyArg, read_graph};
 use super::print;
 use anyhow::Context;
 use clap::ValueEnum;
+use loadmaster_alloc::{Checker, PlanReport, report};
 use loadmaster_graph::file::GraphFile;
-use loadmaster_sched::{Plan, Setup};
+use loadmaster_sched::{Plan, Setup, check_lowered, check_splits};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,6 +52,7 @@ struct Explained<'g> {
     file: &'g GraphFile,
     setup: Setup,
     plan: Plan<'g>,
+    report: PlanReport,
     policy: PolicyArg,
     verified: Verified,
 }
@@ -71,8 +74,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let setup = setup.with_context(place)?;
     let plan = setup.plan(&file.graph, args.policy.placer()).with_context(place)?;
-    let verified = if args.verify { Verified::Yes } else { Verified::No };
-    let explained = Explained { file: &file, setup, plan, policy: args.policy, verified };
+    let report = report(&plan.lowered.graph, &plan.arenas, plan.ids(), &plan.memory).with_context(place)?;
+    let verified = if args.verify { verify(&file, &setup, &plan, args.policy)? } else { Verified::No };
+    let explained = Explained { file: &file, setup, plan, report, policy: args.policy, verified };
     let text = match args.format {
         Format::Text => text::render(&explained),
         Format::Json => json::render(&explained)?,
@@ -80,4 +84,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets the checkers look at devices, splits, the allocator's list and places. An error here is a fault of ours.
+fn verify(file: &GraphFile, setup: &Setup, plan: &Plan<'_>, policy: PolicyArg) -> anyhow::Result<Verified> {
+    let graph = &file.graph;
+    let fault = "the plan is wrong, please report this";
+    check_splits(graph, &setup.machine, &setup.residency, &plan.assignment, &plan.splits).context(fault)?;
+    check_lowered(graph, &plan.assignment, &plan.splits, &plan.lowered).context(fault)?;
+    let in_place = &policy.in_place();
+    let checker = Checker { graph: &plan.lowered.graph, arenas: &plan.arenas, ids: plan.ids(), in_place };
+    checker.check(&plan.memory).context(fault)?;
+    Ok(Verified::Yes)
 }

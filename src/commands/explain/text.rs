@@ -16,6 +16,8 @@ fn write(explained: &Explained<'_>, out: &mut String) -> std::fmt::Result {
     heading(explained, out)?;
     writeln!(out, "\ndevices\n{}", devices(explained).render(2))?;
     writeln!(out, "pools\n{}", super::pools::table(explained).render(2))?;
+    super::peaks::write(explained, out)?;
+    writeln!(out)?;
     splits(explained, out)?;
     writeln!(out, "\nnodes\n{}", nodes(explained).render(2))?;
     writeln!(out, "leafs\n{}", leafs(explained).render(2).trim_end())
