@@ -12,7 +12,7 @@ use crate::error::{DeviceError, Unsupported};
 use crate::program::{Compiled, Program};
 use crate::stats::DeviceStats;
 use crate::stream::{Event, Region, Stream};
-use loadmaster_alloc::{Buffer, BufferType};
+use loadmaster_alloc::{Buffer, BufferType, InPlaceTable};
 use loadmaster_graph::{Bytes, Graph, Op, Tensor, TensorId};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -36,29 +36,6 @@ pub struct MemoryInfo {
     pub total: Option<Bytes>,
     /// What could be allocated now, if known.
     pub free: Option<Bytes>,
-}
-
-/// The operands of an operation that may share their bytes with its result.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct OperandSet(u64);
-
-impl OperandSet {
-    /// No operand.
-    pub const NONE: Self = Self(0);
-
-    /// The first operand only.
-    pub const FIRST: Self = Self(1);
-
-    /// The operands at the given positions; those above 63 are dropped.
-    #[must_use]
-    pub fn of(positions: &[u8]) -> Self {
-        Self(positions.iter().filter(|&&p| p < 64).fold(0, |bits, &p| bits | 1 << p))
-    }
-    /// Whether the operand at `position` is among them.
-    #[must_use]
-    pub const fn contains(self, position: u8) -> bool {
-        position < 64 && self.0 >> position & 1 == 1
-    }
 }
 
 /// An operation with the shapes that it works on: what a device is asked whether it can compute.
@@ -115,9 +92,8 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn can_use(&self, buffer: &dyn Buffer) -> bool;
     /// Whether it can compute this, and if not, why.
     fn supports(&self, op: &OpShape<'_>) -> Result<(), Unsupported>;
-    /// The operands that may share bytes with the result of `op`: a property of the kernels, published for the
-    /// planner. Operand and result must also agree in type, extents and strides.
-    fn in_place(&self, op: Op) -> OperandSet;
+    /// Which operands may share bytes with the result: a property of the kernels, published for the planner.
+    fn in_place(&self) -> InPlaceTable;
     /// Whether it can copy from its own memory to that of `other` directly.
     fn peer(&self, other: &dyn Device) -> PeerAccess;
     /// Makes a stream.

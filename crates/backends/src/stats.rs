@@ -55,12 +55,22 @@ pub struct DeviceStats {
     pub waits: u64,
 }
 
+/// Where an allocation counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Space {
+    /// The device's own memory, of this capacity.
+    Limited(Bytes),
+    /// Host memory without a limit of its own.
+    Unlimited,
+}
+
 /// The counters behind [`DeviceStats`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     live_buffers: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
+    own_bytes: AtomicU64,
     allocations: AtomicU64,
     copies: [AtomicU64; 4],
     copied: [AtomicU64; 4],
@@ -71,16 +81,32 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn allocated(&self, bytes: Bytes) {
+    /// Takes `bytes` of a space. Errors: how many are free, if that is fewer.
+    pub(crate) fn take(&self, space: Space, bytes: Bytes) -> Result<(), Bytes> {
+        if let Space::Limited(capacity) = space {
+            let take = |used: u64| used.checked_add(bytes.get()).filter(|&sum| sum <= capacity.get());
+            let taken = self.own_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+            taken.map_err(|used| Bytes(capacity.get().saturating_sub(used)))?;
+        }
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.live_buffers.fetch_add(1, Ordering::Relaxed);
         let live = self.live_bytes.fetch_add(bytes.get(), Ordering::Relaxed) + bytes.get();
         self.peak_bytes.fetch_max(live, Ordering::Relaxed);
+        Ok(())
     }
 
-    pub(crate) fn freed(&self, bytes: Bytes) {
+    /// Gives back what [`Self::take`] took.
+    pub(crate) fn give_back(&self, space: Space, bytes: Bytes) {
+        if let Space::Limited(_) = space {
+            self.own_bytes.fetch_sub(bytes.get(), Ordering::Relaxed);
+        }
         self.live_buffers.fetch_sub(1, Ordering::Relaxed);
         self.live_bytes.fetch_sub(bytes.get(), Ordering::Relaxed);
+    }
+
+    /// Bytes taken of the limited space.
+    pub(crate) fn own_bytes(&self) -> Bytes {
+        Bytes(self.own_bytes.load(Ordering::Relaxed))
     }
 
     pub(crate) fn copied(&self, route: Route, bytes: Bytes) {
@@ -90,10 +116,6 @@ impl Counters {
 
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub(crate) fn live_bytes(&self) -> Bytes {
-        Bytes(self.live_bytes.load(Ordering::Relaxed))
     }
 
     fn route(&self, route: Route) -> CopyCount {
@@ -107,7 +129,7 @@ impl Counters {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         DeviceStats {
             live_buffers: get(&self.live_buffers),
-            live_bytes: self.live_bytes(),
+            live_bytes: Bytes(get(&self.live_bytes)),
             peak_bytes: Bytes(get(&self.peak_bytes)),
             allocations: get(&self.allocations),
             to_device: self.route(Route::ToDevice),

@@ -57,8 +57,8 @@ pub trait Stream: fmt::Debug + Send + Sync {
     /// Copies bytes. Both ends must be reachable: the device's own memory, host memory, or a peer's memory where
     /// [`crate::Device::peer`] says so.
     fn copy(&self, copy: &CopyCommand) -> Result<(), DeviceError>;
-    /// Records an event: it is reached when everything put in before has finished. Recording again replaces the
-    /// earlier record for later waits only.
+    /// Records an event of the same device: it is reached when everything put in before has finished. Recording again
+    /// replaces the earlier record for later waits only. An event is recorded in one stream all its life.
     fn record(&self, event: &Arc<dyn Event>) -> Result<(), DeviceError>;
     /// Lets what follows wait for the record of `event` that is the latest now. An event never recorded is no wait.
     /// Events of any device in the process are accepted.
