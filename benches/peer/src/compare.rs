@@ -21,6 +21,13 @@ pub fn first_difference(left: &Answer, right: &Answer) -> Option<String> {
         .or_else(|| optional("offset of allocator's leaf", &left.leaf_offsets, &right.leaf_offsets))
         .or_else(|| optional("offset of allocator's node", &left.node_offsets, &right.node_offsets))
         .or_else(|| optional("size of buffer", &left.buffer_sizes, &right.buffer_sizes))
+        .or_else(|| {
+            let pairs = left.groups.iter().flatten().zip(right.groups.iter().flatten());
+            pairs.enumerate().find_map(|(device, (l, r))| {
+                list(&format!("buffer of the group of device {device}, number"), &l.0, &r.0)
+                    .or_else(|| list(&format!("place in the group of device {device}, of tensor"), &l.1, &r.1))
+            })
+        })
 }
 
 fn optional<T: PartialEq + Debug>(what: &str, left: &Option<Vec<T>>, right: &Option<Vec<T>>) -> Option<String> {

@@ -9,7 +9,6 @@ use std::ffi::{c_char, c_int, c_void};
 pub const MAX_SRC: usize = 10;
 pub const MAX_BACKENDS: usize = 16;
 pub const MAX_COPIES: usize = 4;
-pub const MAX_CHUNKS: usize = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -56,11 +55,18 @@ pub struct buffer {
     pub usage: c_int,
 }
 
-/// The backend's functions; none but `get_name` is called while planning.
+/// The backend's functions; none but these two is called while planning.
 #[repr(C)]
 pub struct backend_i {
     pub get_name: Option<unsafe extern "C" fn(*mut backend) -> *const c_char>,
-    pub others: [Option<unsafe extern "C" fn()>; 15],
+    pub others: [Option<unsafe extern "C" fn()>; 14],
+    pub graph_optimize: Option<unsafe extern "C" fn(*mut backend, *mut cgraph, *mut optimize_params)>,
+}
+
+#[repr(C)]
+pub struct optimize_params {
+    pub add_alloc_dep: unsafe extern "C" fn(*mut c_void, *mut ggml_tensor, *mut ggml_tensor),
+    pub user_data: *mut c_void,
 }
 
 #[repr(C)]
@@ -210,6 +216,11 @@ unsafe extern "C" {
         context: *mut c_void,
         size: usize,
     ) -> *mut buffer;
+    pub fn ggml_backend_buft_alloc_buffer_n(
+        buft: *mut buffer_type,
+        tensors: *mut *mut ggml_tensor,
+        n: c_int,
+    ) -> *mut buffer;
     pub fn ggml_backend_buffer_free(buffer: *mut buffer);
 
     pub fn ggml_backend_sched_new(
@@ -224,23 +235,15 @@ unsafe extern "C" {
     pub fn ggml_backend_sched_reset(sched: *mut sched);
     pub fn ggml_backend_sched_split_graph(sched: *mut sched, graph: *mut cgraph);
     pub fn ggml_backend_sched_reserve(sched: *mut sched, graph: *mut cgraph) -> bool;
-    pub fn ggml_backend_sched_reserve_size(sched: *mut sched, graph: *mut cgraph, sizes: *mut usize);
+    pub fn ggml_backend_sched_synchronize(sched: *mut sched);
     pub fn ggml_backend_sched_alloc_graph(sched: *mut sched, graph: *mut cgraph) -> bool;
     pub fn ggml_backend_sched_set_tensor_backend(sched: *mut sched, node: *mut ggml_tensor, backend: *mut backend);
     pub fn ggml_backend_sched_get_tensor_backend(sched: *mut sched, node: *mut ggml_tensor) -> *mut backend;
     pub fn ggml_backend_sched_get_n_splits(sched: *mut sched) -> c_int;
     pub fn ggml_backend_sched_get_n_copies(sched: *mut sched) -> c_int;
-    pub fn ggml_backend_sched_get_buffer_size(sched: *mut sched, backend: *mut backend) -> usize;
 
     pub fn ggml_gallocr_new_n(bufts: *mut *mut buffer_type, n: c_int) -> *mut gallocr;
     pub fn ggml_gallocr_free(galloc: *mut gallocr);
-    pub fn ggml_gallocr_reserve_n_size(
-        galloc: *mut gallocr,
-        graph: *mut cgraph,
-        node_buffer_ids: *const c_int,
-        leaf_buffer_ids: *const c_int,
-        sizes: *mut usize,
-    );
     pub fn ggml_gallocr_reserve_n(
         galloc: *mut gallocr,
         graph: *mut cgraph,

@@ -20,6 +20,10 @@ pub struct GraphFile {
     pub nodes: Vec<u32>,
     pub leafs: Vec<u32>,
     pub tensors: Vec<Tensor>,
+    /// Tensors that a device's back end wants kept until a node has run: pairs of tensors, by position of the node
+    /// and then by tensor. Not part of FORMAT.md, whose devices wish nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub keep_until: Vec<(u32, u32)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expected: Option<Answer>,
 }
@@ -109,7 +113,14 @@ pub struct Answer {
     pub leaf_offsets: Option<Vec<Offset>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_offsets: Option<Vec<Offset>>,
+    /// For each device: buffer and offset of every tensor if all that have no memory were allocated as one group
+    /// (rule 6). Not part of FORMAT.md.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub groups: Option<Vec<Group>>,
 }
+
+/// Bytes of each buffer, and each tensor's buffer and offset.
+pub type Group = (Vec<u64>, Vec<Option<(u32, u64)>>);
 
 /// Buffer id, chunk, offset, size; `None` for what the allocator does not place.
 pub type Offset = Option<(u32, u32, u64, u64)>;

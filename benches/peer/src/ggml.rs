@@ -1,10 +1,10 @@
 //! ggml's answer for a graph file, and the handles that the timings use.
 
 use crate::ffi;
-use crate::file::{AllocGraph, Answer, Entry, GraphFile, Offset, Split};
+use crate::file::{AllocGraph, Answer, Entry, GraphFile, Group, Offset, Split};
 use crate::rebuilt::{self, Rebuilt};
 use crate::world::World;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 
@@ -38,6 +38,7 @@ impl Ggml {
     pub fn new(file: &GraphFile) -> anyhow::Result<Self> {
         let mut world = World::new(file, &rebuilt::buffer_sizes(file))?;
         let rebuilt = Rebuilt::new(file, &world)?;
+        world.keep(file.keep_until.iter().map(|&(t, until)| (rebuilt.tensor(t), rebuilt.tensor(until))));
         let mut backends = world.backend_pointers();
         let parallel = file.n_copies > 1;
         // The smallest size with room for every tensor, as the callers of ggml choose it at best.
@@ -115,6 +116,7 @@ impl Ggml {
             buffer_sizes: None,
             leaf_offsets: None,
             node_offsets: None,
+            groups: None,
         };
         self.allocate(&mut answer)?;
         Ok(answer)
@@ -151,16 +153,9 @@ impl Ggml {
     fn alloc_graph(&mut self, file: &GraphFile) -> anyhow::Result<AllocGraph> {
         let copies = self.copies();
         let entry = |t: *mut ffi::ggml_tensor| -> anyhow::Result<Entry> {
-            if let Some(id) = self.rebuilt.id_of(t) {
-                return Ok(Entry::Tensor(id));
-            }
-            if let Some(&copy) = copies.get(&t) {
-                return Ok(copy);
-            }
-            // SAFETY: whatever else the scheduler adds is a live view of its context.
-            match self.rebuilt.id_of(unsafe { (*t).src[0] }) {
-                Some(keep) => Ok(Entry::Keep { keep }),
-                None => bail!("a node of unknown origin"),
+            match self.rebuilt.id_of(t) {
+                Some(id) => Ok(Entry::Tensor(id)),
+                None => copies.get(&t).copied().context("a tensor of unknown origin"),
             }
         };
         // SAFETY: live scheduler; the arrays have the lengths that its graph says.
@@ -173,6 +168,13 @@ impl Ggml {
                 slice(sched.leaf_backend_ids, sched.graph.n_leafs),
             )
         };
+        let mut listed = Vec::new();
+        let mut node_buffer_ids = Vec::new();
+        for (&node, &id) in nodes.iter().zip(node_ids) {
+            let entries = if self.is_keep(node, &copies) { self.kept(node)? } else { vec![entry(node)?] };
+            node_buffer_ids.extend(entries.iter().map(|_| id));
+            listed.extend(entries);
+        }
         let mut changed_src = BTreeMap::new();
         for &id in &file.nodes {
             let before = &file.tensors[id as usize].src;
@@ -187,12 +189,26 @@ impl Ggml {
             }
         }
         Ok(AllocGraph {
-            nodes: nodes.iter().map(|&t| entry(t)).collect::<anyhow::Result<_>>()?,
-            node_buffer_ids: node_ids.to_vec(),
+            nodes: listed,
+            node_buffer_ids,
             leafs: leafs.iter().map(|&t| entry(t)).collect::<anyhow::Result<_>>()?,
             leaf_buffer_ids: leaf_ids.to_vec(),
             changed_src,
         })
+    }
+
+    /// Whether a node is one that the scheduler added to keep others alive.
+    fn is_keep(&self, node: *mut ffi::ggml_tensor, copies: &HashMap<*mut ffi::ggml_tensor, Entry>) -> bool {
+        self.rebuilt.id_of(node).is_none() && !copies.contains_key(&node)
+    }
+
+    /// What a keep node keeps: one entry for each, as FORMAT.md has it, where ggml puts up to ten into a node.
+    fn kept(&self, node: *mut ffi::ggml_tensor) -> anyhow::Result<Vec<Entry>> {
+        // SAFETY: a live view in the scheduler's context.
+        let src = unsafe { (*node).src };
+        let kept = src.iter().filter(|s| !s.is_null());
+        kept.map(|&s| Ok(Entry::Keep { keep: self.rebuilt.id_of(s).context("keeps a tensor of unknown origin")? }))
+            .collect()
     }
 
     /// Every copy that the scheduler made.
@@ -222,19 +238,68 @@ impl Ggml {
     /// Reserves the lowered graph with a fresh allocator and notes sizes and offsets.
     fn allocate(&mut self, answer: &mut Answer) -> anyhow::Result<()> {
         let galloc = self.gallocr();
+        let copies = self.copies();
         let (graph, node_ids, leaf_ids) = self.lowered();
         // SAFETY: live allocator and graph, id arrays as long as the graph says.
-        unsafe {
+        let (g, lowered) = unsafe {
             ensure!(ffi::ggml_gallocr_reserve_n(galloc.0, graph, node_ids, leaf_ids), "reserve_n failed");
             let g = &*galloc.0;
             let sizes = (0..g.n_buffers).map(|i| ffi::ggml_gallocr_get_buffer_size(galloc.0, i) as u64);
             answer.buffer_sizes = Some(sizes.collect());
-            let nodes = slice(g.node_allocs, g.n_nodes);
-            let leafs = slice(g.leaf_allocs, g.n_leafs);
-            answer.node_offsets = Some(nodes.iter().map(|n| offset(&n.dst)).collect());
-            answer.leaf_offsets = Some(leafs.iter().map(offset).collect());
+            (g, slice((*graph).nodes, (*graph).n_nodes))
+        };
+        // SAFETY: reserved for this graph, so the arrays have these lengths.
+        let (nodes, leafs) = unsafe { (slice(g.node_allocs, g.n_nodes), slice(g.leaf_allocs, g.n_leafs)) };
+        let mut offsets = Vec::new();
+        for (&node, alloc) in lowered.iter().zip(nodes) {
+            let entries = if self.is_keep(node, &copies) { self.kept(node)?.len() } else { 1 };
+            offsets.extend(std::iter::repeat_n(offset(&alloc.dst), entries));
         }
+        answer.node_offsets = Some(offsets);
+        answer.leaf_offsets = Some(leafs.iter().map(offset).collect());
         Ok(())
+    }
+
+    /// All tensors without memory as one group in the buffer type of each device (rule 6).
+    pub fn groups(&mut self, file: &GraphFile) -> anyhow::Result<Vec<Group>> {
+        (0..file.devices.len()).map(|device| self.group(file, device)).collect()
+    }
+
+    fn group(&mut self, file: &GraphFile, device: usize) -> anyhow::Result<Group> {
+        self.rebuilt.restore();
+        let belongs = |id: u32| {
+            let t = &file.tensors[id as usize];
+            let root = &file.tensors[t.view_src.unwrap_or(id) as usize];
+            root.buffer.is_none() && !root.external
+        };
+        let ids = (0..file.tensors.len() as u32).filter(|&id| belongs(id)).collect::<Vec<_>>();
+        let mut tensors = ids.iter().map(|&id| self.rebuilt.tensor(id)).collect::<Vec<_>>();
+        let buft = self.world.device_types[device];
+        // SAFETY: live buffer type and tensors.
+        let all = unsafe { ffi::ggml_backend_buft_alloc_buffer_n(buft, tensors.as_mut_ptr(), tensors.len() as c_int) };
+        let mut buffers = Vec::new();
+        let mut places = vec![None; file.tensors.len()];
+        for &id in &ids {
+            // SAFETY: a live tensor; its buffer lives until `all` is freed, and `context` is its base.
+            unsafe {
+                let tensor = &*self.rebuilt.tensor(id);
+                let buffer = tensor.buffer.cast::<ffi::buffer>();
+                if buffer.is_null() {
+                    continue;
+                }
+                let number = buffers.iter().position(|&b| b == buffer).unwrap_or_else(|| {
+                    buffers.push(buffer);
+                    buffers.len() - 1
+                });
+                let offset = tensor.data as usize - (*buffer).context as usize;
+                places[id as usize] = Some((number as u32, offset as u64));
+            }
+        }
+        // SAFETY: as above; freed once, with what is in it.
+        let sizes = buffers.iter().map(|&b| unsafe { (*b).size as u64 }).collect();
+        unsafe { ffi::ggml_backend_buffer_free(all) };
+        self.rebuilt.restore();
+        Ok((sizes, places))
     }
 }
 

@@ -1,5 +1,6 @@
 //! ggml beside loadmaster, in one process. See README.md.
 
+mod bench;
 mod compare;
 mod ffi;
 mod file;
@@ -8,6 +9,7 @@ mod ggml;
 mod ours;
 mod random;
 mod rebuilt;
+mod unbacked;
 mod world;
 
 use anyhow::Context;
@@ -18,15 +20,27 @@ const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/
 fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
+        None => bench::run(&goldens(), 201),
+        Some("bench") => {
+            let rounds = number(args.next())? as usize;
+            let files = args.map(PathBuf::from).collect::<Vec<_>>();
+            bench::run(if files.is_empty() { goldens() } else { files }.as_slice(), rounds)
+        }
         Some("check") => check(&files(args.map(PathBuf::from).collect())?),
         Some("fuzz") => fuzz(args),
         Some("replay") => fuzz::replay(&args.map(PathBuf::from).collect::<Vec<_>>()),
         Some("show") => fuzz::show(number(args.next())?, reach(args.next())),
+        Some("answers") => answers(&PathBuf::from(args.next().context("a file is missing")?)),
         // For child processes.
         Some("worker") => fuzz::worker(number(args.next())?..number(args.next())?, reach(args.next())),
         Some("judge") => fuzz::judge_stdin(),
         other => anyhow::bail!("unknown command {other:?}; see README.md"),
     }
+}
+
+/// The graphs that are timed by default.
+fn goldens() -> Vec<PathBuf> {
+    bench::GRAPHS.iter().map(|name| Path::new(GOLDENS).join(name)).collect()
 }
 
 fn number(text: Option<String>) -> anyhow::Result<u64> {
@@ -88,6 +102,14 @@ fn check(files: &[PathBuf]) -> anyhow::Result<()> {
     }
     println!("ggml agrees with {} of {} files", files.len() - wrong, files.len());
     anyhow::ensure!(wrong == 0, "the harness is not faithful");
+    Ok(())
+}
+
+/// Both answers to a file, as JSON.
+fn answers(path: &Path) -> anyhow::Result<()> {
+    let file = file::GraphFile::read(path)?;
+    println!("ggml       {}", serde_json::to_string(&ggml::Ggml::new(&file)?.answer(&file)?)?);
+    println!("loadmaster {}", serde_json::to_string(&ours::Ours::new(&file)?.answer()?)?);
     Ok(())
 }
 

@@ -1,20 +1,25 @@
 //! loadmaster's answer for a graph file, and the stages that the timings use.
 
-use crate::file::{AllocGraph as AllocKeys, Answer, Entry, GraphFile as PeerFile, Offset, Split as SplitKeys};
+use crate::file::{AllocGraph as AllocKeys, Answer, Entry, GraphFile as PeerFile, Group, Offset, Split as SplitKeys};
+use crate::unbacked::unbacked;
 use anyhow::Context;
-use loadmaster_alloc::{AllocPlan, Arenas, BufferIds, ItemId, Origin, Placer, plan};
+use loadmaster_alloc::group::{alloc_tensors, alloc_tensors_size};
+use loadmaster_alloc::{AllocError, AllocPlan, Arenas, BufferIds, BufferType, ItemId, Origin, Placer, plan};
 use loadmaster_graph::file::GraphFile;
-use loadmaster_graph::{Graph, Op, TensorId};
+use loadmaster_graph::{Graph, NodeId, Op, TensorId};
 use loadmaster_sched::{
-    Assignment, LowerOptions, Lowered, Machine, SchedError, Setup, SplitPlan, assign, compute_types, lower, split,
+    Assignment, KeepUntil, LowerOptions, Lowered, Machine, SchedError, Setup, SplitPlan, assign, compute_types, lower,
+    split,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A graph file with its machine, as loadmaster sees it.
 pub struct Ours {
     pub graph: Graph,
     pub setup: Setup,
     pub arenas: Arenas,
+    keep: Vec<KeepUntil>,
 }
 
 impl Ours {
@@ -24,7 +29,13 @@ impl Ours {
         let mut setup = Setup::of(&read)?;
         restrict(&mut setup, file)?;
         let arenas = Arenas::new(compute_types(&setup.machine, &setup.sizes));
-        Ok(Self { graph: read.graph, setup, arenas })
+        let position = |tensor: u32| file.nodes.iter().position(|&n| n == tensor).context("kept for no node");
+        let keep = |&(tensor, until): &(u32, u32)| {
+            let (until, tensor) = (NodeId::new(position(until)?), TensorId::new(tensor as usize));
+            anyhow::Ok(KeepUntil { until, tensor })
+        };
+        let keep = file.keep_until.iter().map(keep).collect::<anyhow::Result<_>>()?;
+        Ok(Self { graph: read.graph, setup, arenas, keep })
     }
 
     pub fn assign(&self) -> Result<Assignment, SchedError> {
@@ -36,7 +47,7 @@ impl Ours {
     }
 
     pub fn lower(&self, assignment: &Assignment, plan: &SplitPlan) -> Result<Lowered<'_>, SchedError> {
-        let options = LowerOptions { n_copies: self.setup.n_copies, ..LowerOptions::default() };
+        let options = LowerOptions { n_copies: self.setup.n_copies, keep: self.keep.clone() };
         lower(&self.graph, &self.setup.residency, assignment, plan, &options)
     }
 
@@ -56,7 +67,27 @@ impl Ours {
             buffer_sizes: Some(alloc.buffer_sizes().values().map(|b| b.get()).collect()),
             leaf_offsets: offsets(lowered.graph.leafs()),
             node_offsets: offsets(lowered.graph.nodes()),
+            groups: None,
         })
+    }
+
+    /// All tensors without memory as one group in the buffer type of each device (rule 6). `None` for a tensor that no
+    /// buffer is long enough for: ggml tries a longer one than allowed.
+    pub fn groups(&self) -> anyhow::Result<Vec<Option<Group>>> {
+        self.arenas.ids().map(|arena| self.group(&unbacked(self.arenas.buffer_type(arena)))).collect()
+    }
+
+    fn group(&self, buffer_type: &Arc<dyn BufferType>) -> anyhow::Result<Option<Group>> {
+        let tensors = self.graph.tensors();
+        let has_memory = |t| self.setup.residency.has_memory(t);
+        let group = match alloc_tensors(tensors, has_memory, buffer_type) {
+            Err(AllocError::NeverFits { .. }) => return Ok(None),
+            other => other?,
+        };
+        let sizes = alloc_tensors_size(tensors, has_memory, buffer_type)?;
+        let sizes = sizes.values().map(|b| b.get()).collect();
+        let place = |id| group.place(id).map(|p| (p.buffer.index() as u32, p.offset.get()));
+        Ok(Some((sizes, tensors.ids().map(place).collect())))
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::ffi;
 use crate::file::{DeviceKind, GraphFile, Usage};
 use anyhow::{Context, ensure};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +15,9 @@ const ROW_PADDING: u64 = 512;
 /// Smallest batch for which a GPU takes an op whose weights are in host memory.
 const OFFLOAD_BATCH: i64 = 32;
 
+/// Kept tensors by node.
+type Wishes = HashMap<*mut ffi::ggml_tensor, Vec<*mut ffi::ggml_tensor>>;
+
 /// The devices, buffer types and existing buffers of one graph file.
 pub struct World {
     pub devices: Vec<Box<ffi::device>>,
@@ -23,6 +26,8 @@ pub struct World {
     pub device_types: Vec<*mut ffi::buffer_type>,
     /// The existing buffers, by their index in the file.
     pub buffers: Vec<*mut ffi::buffer>,
+    /// Tensors that back ends keep, by the node that they are kept for.
+    wishes: Box<Wishes>,
     types: Vec<Box<ffi::buffer_type>>,
     type_contexts: Vec<Box<TypeContext>>,
     _device_contexts: Vec<Box<DeviceContext>>,
@@ -55,6 +60,7 @@ impl World {
             backends: Vec::new(),
             device_types: Vec::new(),
             buffers: Vec::new(),
+            wishes: Box::default(),
             types: Vec::new(),
             type_contexts: Vec::new(),
             _device_contexts: Vec::new(),
@@ -102,7 +108,11 @@ impl World {
             let mut d = Box::new(ffi::device { iface: DEVICE, reg: null_mut(), context: (&raw mut *context).cast() });
             self.backends.push(Box::new(ffi::backend {
                 guid: null_mut(),
-                iface: ffi::backend_i { get_name: Some(backend_name), others: [None; 15] },
+                iface: ffi::backend_i {
+                    get_name: Some(backend_name),
+                    others: [None; 14],
+                    graph_optimize: (!file.keep_until.is_empty()).then_some(graph_optimize as _),
+                },
                 device: &mut *d,
                 context: null_mut(),
             }));
@@ -163,6 +173,15 @@ impl World {
         self.types.push(t);
         self.type_contexts.push(context);
         pointer
+    }
+
+    /// Lets every back end keep tensors until nodes have run: pairs of tensors.
+    pub fn keep(&mut self, pairs: impl Iterator<Item = (*mut ffi::ggml_tensor, *mut ffi::ggml_tensor)>) {
+        for (tensor, until) in pairs {
+            self.wishes.entry(until).or_default().push(tensor);
+        }
+        let wishes = &raw mut *self.wishes;
+        self.backends.iter_mut().for_each(|b| b.context = wishes.cast());
     }
 
     /// The backends as ggml takes them.
@@ -288,6 +307,16 @@ unsafe extern "C" fn buffer_base(b: *mut ffi::buffer) -> *mut c_void {
 
 unsafe extern "C" fn backend_name(b: *mut ffi::backend) -> *const c_char {
     unsafe { device_name((*b).device) }
+}
+
+unsafe extern "C" fn graph_optimize(b: *mut ffi::backend, graph: *mut ffi::cgraph, params: *mut ffi::optimize_params) {
+    let (wishes, graph, params) = unsafe { (&*(*b).context.cast::<Wishes>(), &*graph, &*params) };
+    let nodes = unsafe { std::slice::from_raw_parts(graph.nodes, graph.n_nodes as usize) };
+    for until in nodes {
+        for &tensor in wishes.get(until).into_iter().flatten() {
+            unsafe { (params.add_alloc_dep)(params.user_data, tensor, *until) };
+        }
+    }
 }
 
 unsafe extern "C" fn device_name(d: *mut ffi::device) -> *const c_char {

@@ -174,6 +174,7 @@ struct Knobs {
     shuffled: bool,
     reach: usize,
     no_op_nodes: bool,
+    keep: bool,
     far: Reach,
 }
 
@@ -200,6 +201,7 @@ impl Knobs {
             shuffled: level(&[0, 0, 1]) == 1,
             reach: level(&[3, 8, 40]),
             no_op_nodes: level(&[0, 0, 0, 1]) == 1,
+            keep: level(&[0, 0, 1]) == 1,
             far,
         }
     }
@@ -231,6 +233,7 @@ pub fn case(seed: u64, far: Reach) -> GraphFile {
         nodes: Vec::new(),
         leafs: Vec::new(),
         tensors: Vec::new(),
+        keep_until: Vec::new(),
         expected: None,
     };
     let mut g = Generator { r, k, file, shapes: Vec::new(), pool: Vec::new(), listed: Vec::new() };
@@ -586,6 +589,10 @@ impl Generator {
     fn finish(mut self) -> GraphFile {
         self.use_plain_leafs();
         for id in self.file.nodes.iter().chain(&self.file.leafs) {
+            // A view that is pinned away from its root may be copied before the root is computed, by ggml as well.
+            if self.k.far == Reach::Sound && self.file.tensors[*id as usize].view_src.is_some() {
+                continue;
+            }
             let device = self.r.below(self.file.devices.len());
             // ggml moves a pinned node to a higher device with the same buffer type (rule 1.1 says it stays).
             let name = &self.file.devices[device].buffer_type.name;
@@ -597,8 +604,30 @@ impl Generator {
         if self.k.shuffled {
             self.shuffle();
         }
+        if self.k.keep {
+            self.keep();
+        }
         set_alloc_sizes(&mut self.file);
         self.file
+    }
+
+    /// Wishes of back ends: earlier tensors that are needed longer.
+    fn keep(&mut self) {
+        for (i, &until) in self.file.nodes.iter().enumerate() {
+            if !self.r.one_in(6) {
+                continue;
+            }
+            let mut kept = Vec::new();
+            for _ in 0..*self.r.pick(&[1, 1, 2, 12]) {
+                let back = self.r.below((i + 1).min(12));
+                let node = self.file.nodes[i - back];
+                let src = self.file.tensors[node as usize].src.iter().flatten().copied().collect::<Vec<_>>();
+                kept.push(if src.is_empty() || self.r.one_in(2) { node } else { *self.r.pick(&src) });
+            }
+            kept.sort_unstable();
+            kept.dedup();
+            self.file.keep_until.extend(kept.into_iter().map(|t| (t, until)));
+        }
     }
 
     /// Gives leafs without buffer that no operation reads to the caller: ggml finds no device for them and aborts.

@@ -125,6 +125,11 @@ impl Minimiser<'_> {
             case.devices[i].buffer_type.max_size = None;
             self.try_case(case)?;
         }
+        for wish in (0..self.case.keep_until.len()).rev() {
+            let mut case = self.case.clone();
+            case.keep_until.remove(wish);
+            self.try_case(case)?;
+        }
         for buffer in (0..self.case.buffers.len() as u32).rev() {
             let mut case = self.case.clone();
             remove_buffer(&mut case, buffer);
@@ -158,6 +163,8 @@ fn remove(case: &mut GraphFile, gone: &dyn Fn(u32) -> bool) {
     renumber(&mut case.nodes);
     renumber(&mut case.leafs);
     case.pinned = case.pinned.iter().filter_map(|(t, &d)| Some((*number.get(t)?, d))).collect();
+    let wish = |(t, until): &(u32, u32)| Some((*number.get(t)?, *number.get(until)?));
+    case.keep_until = case.keep_until.iter().filter_map(wish).collect();
 }
 
 /// Takes a buffer out if no tensor is in it.

@@ -212,7 +212,7 @@ fn judge_to(file: &GraphFile, out: &mut impl Write) -> anyhow::Result<()> {
         writeln!(out, "ours {}", escape(error))?;
         out.flush()?;
     }
-    let ggml = match Ggml::new(file).and_then(|mut g| g.answer(file)) {
+    let ggml = match ggml(file, ours.as_ref().ok()) {
         Ok(answer) => answer,
         Err(error) => {
             writeln!(out, "aborts {}", escape(&format!("harness: {error:#}")))?;
@@ -229,11 +229,26 @@ fn judge_to(file: &GraphFile, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// ggml's answer, with groups if loadmaster has an answer with such.
+fn ggml(file: &GraphFile, ours: Option<&Answer>) -> anyhow::Result<Answer> {
+    let mut ggml = Ggml::new(file)?;
+    let mut answer = ggml.answer(file)?;
+    if ours.is_some_and(|a| a.groups.is_some()) {
+        answer.groups = Some(ggml.groups(file)?);
+    }
+    Ok(answer)
+}
+
 /// loadmaster's answer; a panic is an error that says so.
 fn ours(file: &GraphFile) -> Result<Answer, String> {
-    let run = || Ours::new(file).and_then(|o| o.answer());
+    let run = || {
+        let ours = Ours::new(file)?;
+        let mut answer = ours.answer()?;
+        answer.groups = ours.groups()?.into_iter().collect();
+        Ok(answer)
+    };
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-        Ok(result) => result.map_err(|e| format!("{e:#}")),
+        Ok(result) => result.map_err(|e: anyhow::Error| format!("{e:#}")),
         Err(payload) => {
             let text = payload.downcast_ref::<String>().map(String::as_str);
             Err(format!("panic: {}", text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("?")))
@@ -354,6 +369,9 @@ fn describe(file: &GraphFile) -> String {
             let _ = write!(text, " pinned to {d}");
         }
         let _ = writeln!(text, " {}", t.flags.join(" "));
+    }
+    for (tensor, until) in &file.keep_until {
+        let _ = writeln!(text, "  {tensor} is kept until {until}");
     }
     let _ = writeln!(text, "  nodes {:?} leafs {:?}", file.nodes, file.leafs);
     text
