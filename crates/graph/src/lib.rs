@@ -4,15 +4,18 @@
 //! stand innermost first.
 
 pub mod builder;
+mod dot;
 pub mod dtype;
 pub mod error;
 pub mod file;
+pub mod fuzz;
 pub mod graph;
 pub mod hash;
 pub mod id;
 pub mod limits;
 pub mod op;
 pub mod tensor;
+pub mod text;
 pub mod units;
 pub mod verify;
 
@@ -25,4 +28,5 @@ pub use hash::{StructuralHash, StructuralHasher};
 pub use id::{BufferId, BufferTypeId, CopyId, DeviceId, Id, IdVec, LeafId, NodeId, PoolId, SplitId, TensorId};
 pub use op::{Op, OpKind};
 pub use tensor::{Dims, Flags, OpParams, Sources, Tensor, View, contiguous_strides};
+pub use text::TextError;
 pub use units::{Align, Bytes, Step};
