@@ -3,8 +3,10 @@
 //! Knows graphs, but no devices: where a tensor lives is decided elsewhere, from the layer that each tensor says it
 //! belongs to.
 
+pub mod families;
 pub mod gguf;
 pub mod hparams;
+pub mod kv;
 pub mod tokenizer;
 
 /// The bytes of a file: a memory map (`loadmaster_backends::mmap`), a vector, or bytes in the program itself.

@@ -28,7 +28,17 @@ pub enum MetaValue {
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     pairs: Vec<(String, MetaValue)>,
-    tensors: Vec<(String, u32, Vec<u64>, Vec<u8>)>,
+    tensors: Vec<Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    name: String,
+    type_number: u32,
+    ne: Vec<u64>,
+    size: u64,
+    /// Empty for an entry without data.
+    data: Vec<u8>,
 }
 
 impl Writer {
@@ -54,7 +64,19 @@ impl Writer {
     /// Adds a tensor of any type number; its data may have any size.
     #[must_use]
     pub fn with_raw_tensor(mut self, name: &str, type_number: u32, ne: &[u64], data: Vec<u8>) -> Self {
-        self.tensors.push((name.into(), type_number, ne.to_vec(), data));
+        let size = data.len() as u64;
+        self.tensors.push(Entry { name: name.into(), type_number, ne: ne.to_vec(), size, data });
+        self
+    }
+
+    /// Adds a tensor to the table, with room for its data but without the data: for headers.
+    #[must_use]
+    pub fn with_tensor_entry(mut self, name: &str, dtype: DType, ne: &[u64]) -> Self {
+        let rows = ne.iter().skip(1).fold(1, |n: u64, &e| n.saturating_mul(e));
+        let row = dtype.row_size(ne.first().copied().unwrap_or(1)).map_or(0, |s| s.get());
+        let size = row.saturating_mul(rows);
+        let (name, type_number, ne) = (name.into(), dtype.number(), ne.to_vec());
+        self.tensors.push(Entry { name, type_number, ne, size, data: Vec::new() });
         self
     }
 
@@ -62,9 +84,9 @@ impl Writer {
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = self.header();
-        for (_, _, _, data) in &self.tensors {
+        for entry in &self.tensors {
             pad(&mut out);
-            out.extend_from_slice(data);
+            out.extend_from_slice(&entry.data);
         }
         pad(&mut out);
         out
@@ -82,13 +104,13 @@ impl Writer {
             write_value(&mut out, value);
         }
         let mut offset = 0u64;
-        for (name, type_number, ne, data) in &self.tensors {
-            string(&mut out, name);
-            out.extend((ne.len() as u32).to_le_bytes());
-            ne.iter().for_each(|e| out.extend(e.to_le_bytes()));
-            out.extend(type_number.to_le_bytes());
+        for entry in &self.tensors {
+            string(&mut out, &entry.name);
+            out.extend((entry.ne.len() as u32).to_le_bytes());
+            entry.ne.iter().for_each(|e| out.extend(e.to_le_bytes()));
+            out.extend(entry.type_number.to_le_bytes());
             out.extend(offset.to_le_bytes());
-            offset += (data.len() as u64).next_multiple_of(DEFAULT_ALIGNMENT);
+            offset = offset.saturating_add(entry.size.next_multiple_of(DEFAULT_ALIGNMENT));
         }
         pad(&mut out);
         out

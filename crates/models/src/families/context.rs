@@ -1,0 +1,259 @@
+//! What the builders of all families share: weights, inputs, caches and names.
+
+use super::error::FamilyError;
+use super::model::{CacheUse, Input, InputKind, WeightUse};
+use super::spec::{Attention, BatchShape, CachePart, Homes, KvLayout, Part};
+use super::{GraphSpec, HomeId};
+use crate::gguf::{Gguf, GgufFault, WeightId};
+use crate::hparams::{HParams, Layer, LayerId};
+use crate::kv::CacheKind;
+use loadmaster_graph::{Bytes, DType, GraphBuilder, TensorId};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// A graph being built.
+pub(super) struct Context<'a> {
+    pub(super) b: GraphBuilder,
+    file: &'a Gguf,
+    pub(super) params: &'a HParams,
+    pub(super) shape: BatchShape,
+    pub(super) layout: &'a KvLayout,
+    pub(super) attention: Attention,
+    homes: &'a Homes,
+    pub(super) inputs: BTreeMap<InputKind, TensorId>,
+    weights: BTreeMap<(WeightId, HomeId), WeightUse>,
+    pub(super) caches: Vec<CacheUse>,
+    pub(super) norms: Vec<(TensorId, LayerId)>,
+    pub(super) attention_outputs: Vec<(TensorId, LayerId)>,
+}
+
+/// A layer being built.
+#[derive(Clone, Copy)]
+pub(super) struct LayerRef {
+    pub(super) id: LayerId,
+    pub(super) heads: u64,
+    pub(super) kv_heads: u64,
+    pub(super) feed_forward: u64,
+    pub(super) cache: CacheKind,
+}
+
+impl LayerRef {
+    pub(super) fn new(id: LayerId, layer: &Layer) -> Self {
+        Self {
+            id,
+            heads: layer.heads.into(),
+            kv_heads: layer.kv_heads.into(),
+            feed_forward: layer.feed_forward.into(),
+            cache: if layer.sliding { CacheKind::Sliding } else { CacheKind::Full },
+        }
+    }
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(file: &'a Gguf, params: &'a HParams, spec: &'a GraphSpec) -> Result<Self, FamilyError> {
+        spec.shape.check(&spec.layout)?;
+        if spec.homes.layers.len() != params.layers.len() {
+            return Err(FamilyError::Homes { expected: params.layers.len(), found: spec.homes.layers.len() });
+        }
+        Ok(Self {
+            b: GraphBuilder::new(),
+            file,
+            params,
+            shape: spec.shape,
+            layout: &spec.layout,
+            attention: spec.attention,
+            homes: &spec.homes,
+            inputs: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            caches: Vec::new(),
+            norms: Vec::new(),
+            attention_outputs: Vec::new(),
+        })
+    }
+
+    pub(super) fn embedding(&self) -> u64 {
+        self.params.embedding.into()
+    }
+
+    /// Elements of a head.
+    pub(super) fn head(&self) -> u64 {
+        self.params.key_length.into()
+    }
+
+    pub(super) fn tokens(&self) -> u64 {
+        self.shape.tokens.into()
+    }
+
+    /// Names a tensor of a layer as llama.cpp does: `Qcur-7`.
+    pub(super) fn name(&mut self, id: TensorId, name: &str, layer: LayerRef) -> Result<(), FamilyError> {
+        Ok(self.b.set_name(id, format!("{name}-{}", layer.id.index()))?)
+    }
+
+    /// Part of a tensor: extents, and byte strides from the second dimension on.
+    pub(super) fn view(
+        &mut self,
+        id: TensorId,
+        ne: &[u64],
+        strides: &[u64],
+        offset: u64,
+    ) -> Result<TensorId, FamilyError> {
+        let strides: SmallVec<[Bytes; 3]> = strides.iter().copied().map(Bytes).collect();
+        Ok(self.b.view(id, ne, &strides, Bytes(offset))?)
+    }
+
+    /// The input of a kind: made once, flagged, and put into the graph when something uses it.
+    pub(super) fn input(&mut self, kind: InputKind) -> Result<TensorId, FamilyError> {
+        if let Some(&id) = self.inputs.get(&kind) {
+            return Ok(id);
+        }
+        let (name, dtype, ne) = self.input_tensor(kind);
+        let id = self.b.leaf(name, dtype, &ne)?;
+        self.b.set_input(id)?;
+        self.inputs.insert(kind, id);
+        Ok(id)
+    }
+
+    fn input_tensor(&self, kind: InputKind) -> (&'static str, DType, [u64; 4]) {
+        let tokens = self.tokens();
+        let streams = u64::from(self.shape.streams);
+        match kind {
+            InputKind::Tokens => ("inp_tokens", DType::I32, [tokens, 1, 1, 1]),
+            InputKind::Embeddings => ("inp_embd", DType::F32, [self.embedding(), tokens, 1, 1]),
+            InputKind::Positions => ("inp_pos", DType::I32, [tokens, 1, 1, 1]),
+            InputKind::KeyCells(_) => ("attn_inp_k_idxs", DType::I64, [tokens, 1, 1, 1]),
+            InputKind::ValueCells(_) => {
+                let each = match self.attention {
+                    Attention::Flash => 1,
+                    Attention::Plain => self.params.max_values_width(),
+                };
+                ("attn_inp_v_idxs", DType::I64, [tokens * each, 1, 1, 1])
+            }
+            InputKind::Mask(cache) => {
+                let dtype = match self.attention {
+                    Attention::Flash => DType::F16,
+                    Attention::Plain => DType::F32,
+                };
+                ("attn_inp_kq_mask", dtype, [self.visible(cache), tokens / streams, 1, streams])
+            }
+            InputKind::OutputRows => ("out_ids", DType::I32, [self.shape.outputs.into(), 1, 1, 1]),
+            InputKind::KeyRotation(_) => {
+                let n = key_rotation(self.head());
+                ("attn_inp_k_rot", DType::F32, [n, n, 1, 1])
+            }
+            InputKind::ValueRotation(_) => ("attn_inp_v_rot", DType::F32, [VALUE_ROTATION, VALUE_ROTATION, 1, 1]),
+        }
+    }
+
+    /// Cells that a graph sees in a cache.
+    pub(super) fn visible(&self, cache: CacheKind) -> u64 {
+        match cache {
+            CacheKind::Full => self.shape.cells.into(),
+            CacheKind::Sliding => self.shape.sliding_cells.into(),
+        }
+    }
+
+    /// Cells of a stream of a cache.
+    pub(super) fn cells(&self, cache: CacheKind) -> u64 {
+        match cache {
+            CacheKind::Full => self.layout.cells.into(),
+            CacheKind::Sliding => self.layout.sliding_cells.into(),
+        }
+    }
+
+    fn home(&self, part: Part) -> HomeId {
+        match part {
+            Part::Input => self.homes.input,
+            Part::Layer(id) => self.homes.layers[id.index()],
+            Part::Output => self.homes.output,
+        }
+    }
+
+    /// A weight that must be there, of these extents.
+    pub(super) fn weight(&mut self, name: &str, part: Part, ne: &[u64]) -> Result<TensorId, FamilyError> {
+        let missing = || FamilyError::from(self.file.tensor_error(name, GgufFault::Missing));
+        let id = self.file.find(name).ok_or_else(missing)?;
+        self.leaf(id, part, ne)
+    }
+
+    /// A weight that may be there.
+    pub(super) fn optional(&mut self, name: &str, part: Part, ne: &[u64]) -> Result<Option<TensorId>, FamilyError> {
+        self.file.find(name).map(|id| self.leaf(id, part, ne)).transpose()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.file.find(name).is_some()
+    }
+
+    /// The leaf of a weight: one per home.
+    fn leaf(&mut self, id: WeightId, part: Part, ne: &[u64]) -> Result<TensorId, FamilyError> {
+        let home = self.home(part);
+        if let Some(used) = self.weights.get(&(id, home)) {
+            return Ok(used.tensor);
+        }
+        let info = self.file.tensor(id);
+        let Some(dtype) = info.dtype else {
+            let fault = GgufFault::TensorType { number: info.type_number };
+            return Err(self.file.tensor_error(&info.name, fault).into());
+        };
+        let wanted = std::array::from_fn(|i| ne.get(i).copied().unwrap_or(1));
+        if info.ne != wanted {
+            let reason = format!("its extents are {:?}, but {wanted:?} are needed", info.ne);
+            return Err(self.file.tensor_error(&info.name, GgufFault::BadValue { reason }).into());
+        }
+        let tensor = self.b.leaf(info.name.clone(), dtype, &wanted)?;
+        self.weights.insert((id, home), WeightUse { tensor, weight: id, part, home });
+        Ok(tensor)
+    }
+
+    /// A weight of a layer: `blk.7.attn_q.weight`.
+    pub(super) fn layer_weight(&mut self, layer: LayerRef, name: &str, ne: &[u64]) -> Result<TensorId, FamilyError> {
+        self.weight(&layer_name(layer, name), Part::Layer(layer.id), ne)
+    }
+
+    /// A weight of a layer that may be there.
+    pub(super) fn layer_optional(
+        &mut self,
+        layer: LayerRef,
+        name: &str,
+        ne: &[u64],
+    ) -> Result<Option<TensorId>, FamilyError> {
+        self.optional(&layer_name(layer, name), Part::Layer(layer.id), ne)
+    }
+
+    /// A cache tensor of a layer: `[width, cells, streams]`.
+    pub(super) fn cache(&mut self, layer: LayerRef, part: CachePart, width: u64) -> Result<TensorId, FamilyError> {
+        let (letter, dtype) = match part {
+            CachePart::Keys => ('k', self.layout.key_type),
+            CachePart::Values => ('v', self.layout.value_type),
+        };
+        let name = format!("cache_{letter}_l{}", layer.id.index());
+        let ne = [width, self.cells(layer.cache), self.layout.streams.into(), 1];
+        let tensor = self.b.leaf(name, dtype, &ne)?;
+        self.caches.push(CacheUse { tensor, layer: layer.id, part, cache: layer.cache });
+        Ok(tensor)
+    }
+
+    pub(super) fn inputs(&self) -> Vec<Input> {
+        self.inputs.iter().map(|(&kind, &tensor)| Input { kind, tensor }).collect()
+    }
+
+    pub(super) fn weights(&self) -> Vec<WeightUse> {
+        self.weights.values().copied().collect()
+    }
+}
+
+/// Size of the rotation of values: small ones do better (as llama.cpp chose).
+pub(super) const VALUE_ROTATION: u64 = 64;
+
+/// Size of the rotation of keys: the largest power of two from 64 on that divides a head.
+pub(super) fn key_rotation(head: u64) -> u64 {
+    let mut n = 64;
+    while head > 0 && head.is_multiple_of(2 * n) {
+        n *= 2;
+    }
+    n
+}
+
+pub(super) fn layer_name(layer: LayerRef, name: &str) -> String {
+    format!("blk.{}.{name}", layer.id.index())
+}

@@ -1,0 +1,236 @@
+//! Batches, and how they are cut into micro-batches.
+
+use super::{MAX_SEQUENCES, Pos, SequenceId, SequenceSet};
+use crate::tokenizer::TokenId;
+use std::collections::BTreeMap;
+
+/// A token to be computed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BatchToken {
+    /// The token.
+    pub token: TokenId,
+    /// Its position, the same in each of its sequences.
+    pub pos: Pos,
+    /// The sequences that it belongs to.
+    pub sequences: SequenceSet,
+    /// Whether its logits are wanted.
+    pub wants_logits: bool,
+}
+
+/// Tokens to be computed together.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Batch {
+    tokens: Vec<BatchToken>,
+}
+
+/// How sequences share the cells of a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sharing {
+    /// All sequences share one stream of cells.
+    #[default]
+    Unified,
+    /// Each sequence has a stream of its own. A token belongs to one sequence.
+    PerSequence,
+}
+
+/// A token of a micro-batch.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MicroToken {
+    /// The token.
+    pub token: BatchToken,
+    /// Where it stands in the batch.
+    pub batch_index: usize,
+}
+
+/// What one run of a graph takes.
+///
+/// With [`Sharing::PerSequence`] the tokens stand sequence by sequence, the same number of each.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MicroBatch {
+    pub(super) tokens: Vec<MicroToken>,
+    /// With streams of their own: the sequences, consecutive and rising. Else empty.
+    pub(super) sequences: Vec<SequenceId>,
+}
+
+/// Why a batch cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// There are no tokens.
+    #[error("the batch is empty")]
+    Empty,
+    /// A micro-batch of no tokens was asked for.
+    #[error("a micro-batch must have room for at least one token")]
+    ZeroMicroBatch,
+    /// A token belongs to no sequence.
+    #[error("token {index} of the batch belongs to no sequence")]
+    NoSequence {
+        /// Its place in the batch.
+        index: usize,
+    },
+    /// A token belongs to several sequences that have streams of their own.
+    #[error(
+        "token {index} of the batch belongs to several sequences, which have cells of their own: share the cache instead"
+    )]
+    Coupled {
+        /// Its place in the batch.
+        index: usize,
+    },
+    /// A sequence that the cache does not have.
+    #[error("{sequence} does not exist: the cache has {limit} sequences")]
+    NoSuchSequence {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Number of sequences.
+        limit: u32,
+    },
+    /// Positions of a sequence that do not follow each other.
+    #[error("token {index} of the batch has {found} in {sequence}, but {expected} comes next")]
+    Position {
+        /// Its place in the batch.
+        index: usize,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Its position.
+        found: Pos,
+        /// The position that comes next.
+        expected: Pos,
+    },
+}
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a token.
+    pub fn push(&mut self, token: BatchToken) {
+        self.tokens.push(token);
+    }
+
+    /// Tokens of one sequence from `first` on; logits are wanted for the last one.
+    #[must_use]
+    pub fn of_sequence(sequence: SequenceId, first: Pos, tokens: &[TokenId]) -> Self {
+        let last = tokens.len().wrapping_sub(1);
+        let token = |(i, &token): (usize, &TokenId)| BatchToken {
+            token,
+            pos: Pos(first.0.saturating_add(i as u32)),
+            sequences: SequenceSet::from_iter([sequence]),
+            wants_logits: i == last,
+        };
+        Self { tokens: tokens.iter().enumerate().map(token).collect() }
+    }
+
+    /// The tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &[BatchToken] {
+        &self.tokens
+    }
+
+    /// Checks that every sequence goes on where it ended: `next` gives the position that comes next in a sequence
+    /// (`None`: any may). Positions within the batch must follow each other.
+    pub(super) fn check(&self, sequences: u32, next: impl Fn(SequenceId) -> Option<Pos>) -> Result<(), BatchError> {
+        if self.tokens.is_empty() {
+            return Err(BatchError::Empty);
+        }
+        let mut expected: BTreeMap<SequenceId, Pos> = BTreeMap::new();
+        for (index, token) in self.tokens.iter().enumerate() {
+            if token.sequences.is_empty() {
+                return Err(BatchError::NoSequence { index });
+            }
+            for sequence in token.sequences.iter() {
+                let limit = sequences.min(MAX_SEQUENCES);
+                if sequence.index() >= limit as usize {
+                    return Err(BatchError::NoSuchSequence { sequence, limit });
+                }
+                let wanted = expected.get(&sequence).copied().or_else(|| next(sequence));
+                if let Some(expected) = wanted.filter(|&p| p != token.pos) {
+                    return Err(BatchError::Position { index, sequence, found: token.pos, expected });
+                }
+                expected.insert(sequence, token.pos.next());
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the batch into micro-batches of at most `limit` tokens, as llama.cpp does: in order where the cache is
+    /// shared, else the same number of tokens from each of a run of consecutive sequences.
+    pub fn split(&self, limit: u32, sharing: Sharing) -> Result<Vec<MicroBatch>, BatchError> {
+        let limit = limit as usize;
+        if limit == 0 {
+            return Err(BatchError::ZeroMicroBatch);
+        }
+        let indexed = || self.tokens.iter().enumerate().map(|(batch_index, &token)| MicroToken { token, batch_index });
+        match sharing {
+            Sharing::Unified => {
+                let all: Vec<MicroToken> = indexed().collect();
+                Ok(all.chunks(limit).map(|c| MicroBatch { tokens: c.to_vec(), sequences: Vec::new() }).collect())
+            }
+            Sharing::PerSequence => {
+                let mut waiting: BTreeMap<SequenceId, Vec<MicroToken>> = BTreeMap::new();
+                for token in indexed() {
+                    let index = token.batch_index;
+                    let sequence = token.token.sequences.only().ok_or(BatchError::Coupled { index })?;
+                    waiting.entry(sequence).or_default().push(token);
+                }
+                Ok(split_equal(waiting, limit))
+            }
+        }
+    }
+}
+
+/// Takes equal numbers of tokens from runs of consecutive sequences until nothing waits.
+fn split_equal(mut waiting: BTreeMap<SequenceId, Vec<MicroToken>>, limit: usize) -> Vec<MicroBatch> {
+    let mut out = Vec::new();
+    while let Some((&first, _)) = waiting.first_key_value() {
+        let consecutive = waiting.keys().zip(first.index()..).take_while(|(id, i)| id.index() == *i);
+        let run: Vec<SequenceId> = consecutive.map(|(id, _)| *id).take(limit).collect();
+        let shortest = run.iter().map(|id| waiting[id].len()).min().unwrap_or(0);
+        let each = shortest.min((limit / run.len()).max(1));
+        let mut tokens = Vec::with_capacity(each * run.len());
+        for id in &run {
+            if let Some(queue) = waiting.get_mut(id) {
+                tokens.extend(queue.drain(..each));
+            }
+        }
+        waiting.retain(|_, queue| !queue.is_empty());
+        out.push(MicroBatch { tokens, sequences: run });
+    }
+    out
+}
+
+impl MicroBatch {
+    /// The tokens, in the order in which the graph takes them.
+    #[must_use]
+    pub fn tokens(&self) -> &[MicroToken] {
+        &self.tokens
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are no tokens (never so for a batch that was split).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Places, in this micro-batch, of the tokens whose logits are wanted.
+    pub fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
+        self.tokens.iter().enumerate().filter(|(_, t)| t.token.wants_logits).map(|(i, _)| i)
+    }
+
+    /// The tokens of each stream, with one of its sequences: all tokens where the cache is shared.
+    pub(super) fn groups(&self) -> Vec<(Option<SequenceId>, &[MicroToken])> {
+        if self.sequences.is_empty() {
+            return vec![(None, &self.tokens)];
+        }
+        let each = self.tokens.len() / self.sequences.len();
+        self.sequences.iter().map(|&s| Some(s)).zip(self.tokens.chunks(each.max(1))).collect()
+    }
+}
