@@ -8,7 +8,7 @@ use crate::op::Op;
 #[non_exhaustive]
 pub enum GraphError {
     /// More of something than its named limit.
-    #[error("{what}: {found} exceeds the limit of {limit}")]
+    #[error("{what}: {found} exceeds the limit of {limit} [V1]")]
     Limit {
         /// What was counted.
         what: &'static str,
@@ -18,7 +18,7 @@ pub enum GraphError {
         limit: usize,
     },
     /// More of something in one tensor than its named limit.
-    #[error("{tensor} `{name}`: {found} {what} exceed the limit of {limit}")]
+    #[error("{tensor} `{name}`: {found} {what} exceed the limit of {limit} [V1]")]
     TensorLimit {
         /// The tensor.
         tensor: TensorId,
@@ -32,7 +32,7 @@ pub enum GraphError {
         limit: usize,
     },
     /// A node, leaf, source or view root names a tensor that does not exist.
-    #[error("{place} refers to {id}, but there are only {count} tensors")]
+    #[error("{place} refers to {id}, but there are only {count} tensors [V2]")]
     Dangling {
         /// What refers to it.
         place: String,
@@ -43,7 +43,7 @@ pub enum GraphError {
     },
     /// A node is computed before one of its sources or its root.
     #[error(
-        "{node} ({tensor} `{name}`) uses {source_id} before it is computed: put {source_id} earlier among the nodes"
+        "{node} ({tensor} `{name}`) uses {source_id} before it is computed: put {source_id} earlier among the nodes [V6]"
     )]
     Order {
         /// The node.
@@ -56,7 +56,9 @@ pub enum GraphError {
         source_id: TensorId,
     },
     /// A node uses a source that has an operation but is no node.
-    #[error("{node} ({tensor} `{name}`) uses {source_id}, which is never computed: list {source_id} among the nodes")]
+    #[error(
+        "{node} ({tensor} `{name}`) uses {source_id}, which is never computed: list {source_id} among the nodes [V7]"
+    )]
     NeverComputed {
         /// The node.
         node: NodeId,
@@ -69,7 +71,7 @@ pub enum GraphError {
     },
     /// A tensor depends on itself, or on a tensor that stands after it.
     #[error(
-        "{tensor} `{name}` refers to {source_id}, which does not stand before it: a cycle or a wrong order of tensors"
+        "{tensor} `{name}` refers to {source_id}, which does not stand before it: a cycle or a wrong order of tensors [V3]"
     )]
     Cycle {
         /// The tensor.
@@ -80,7 +82,7 @@ pub enum GraphError {
         source_id: TensorId,
     },
     /// A tensor stands twice among the nodes and leafs.
-    #[error("{tensor} `{name}` is listed twice among the nodes and leafs")]
+    #[error("{tensor} `{name}` is listed twice among the nodes and leafs [V4]")]
     ListedTwice {
         /// The tensor.
         tensor: TensorId,
@@ -88,7 +90,7 @@ pub enum GraphError {
         name: Box<str>,
     },
     /// A leaf has an operation.
-    #[error("{leaf} ({tensor} `{name}`) has the operation {op}: a leaf is not computed, list it among the nodes")]
+    #[error("{leaf} ({tensor} `{name}`) has the operation {op}: a leaf is not computed, list it among the nodes [V5]")]
     LeafWithOp {
         /// The leaf.
         leaf: LeafId,
@@ -126,13 +128,13 @@ pub enum GraphError {
 #[non_exhaustive]
 pub enum ShapeFault {
     /// The size in bytes, or the number of elements, is above [`MAX_TENSOR_SIZE`](crate::limits::MAX_TENSOR_SIZE).
-    #[error("its size in bytes or elements overflows (2^63 - 1 at most)")]
+    #[error("its size in bytes or elements overflows (2^63 - 1 at most) [V8]")]
     Overflow,
     /// The innermost extent is no whole number of blocks.
-    #[error("its innermost extent is no whole number of blocks of its type")]
+    #[error("its innermost extent is no whole number of blocks of its type [V9]")]
     PartialBlock,
     /// Two elements of a tensor that owns its bytes share a byte, or its dimensions interleave.
-    #[error("its strides make elements overlap, and it is no view")]
+    #[error("its strides make elements overlap, and it is no view [V10]")]
     Alias,
 }
 
@@ -141,19 +143,19 @@ pub enum ShapeFault {
 #[non_exhaustive]
 pub enum ViewFault {
     /// The root is a view itself.
-    #[error("its root {root} is a view itself")]
+    #[error("its root {root} is a view itself [V11]")]
     RootIsView {
         /// The root.
         root: TensorId,
     },
     /// VIEW, RESHAPE, PERMUTE and TRANSPOSE compute nothing: their bytes are those of a root.
-    #[error("{op} must have a root: a view operation owns no bytes")]
+    #[error("{op} must have a root: a view operation owns no bytes [V13]")]
     NoRoot {
         /// The operation.
         op: Op,
     },
     /// It reaches past the end of its root.
-    #[error("it ends at byte {end} of its root {root}, which has {size}")]
+    #[error("it ends at byte {end} of its root {root}, which has {size} [V12]")]
     LeavesRoot {
         /// The root.
         root: TensorId,

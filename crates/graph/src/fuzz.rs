@@ -8,7 +8,7 @@ use crate::file::GraphFile;
 use crate::graph::Graph;
 use crate::id::TensorId;
 use crate::limits::ReadLimits;
-use crate::op::Op;
+use crate::op::{Op, OpKind};
 use crate::units::Bytes;
 
 /// Reads any bytes as a graph file. A file that is accepted survives writing and reading, as JSON and as text.
@@ -29,8 +29,8 @@ pub fn fuzz_text(bytes: &[u8]) {
 }
 
 /// Builds a graph from any bytes, read as instructions. Refused instructions leave the builder as it was, and what was
-/// built is a valid graph.
-pub fn fuzz_builder(bytes: &[u8]) {
+/// built is a valid graph (always returned; the type spares the target an unreachable panic).
+pub fn fuzz_builder(bytes: &[u8]) -> Option<Graph> {
     let mut builder = GraphBuilder::new();
     let mut input = Instructions { bytes };
     while let Some(code) = input.byte() {
@@ -49,9 +49,9 @@ pub fn fuzz_builder(bytes: &[u8]) {
     assert!(numbered.is_ok(), "{:?}", numbered.err());
     let graph = builder.finish("built");
     assert!(graph.is_ok(), "{:?}", graph.err());
-    if let Ok(graph) = graph {
-        check_graph(&graph);
-    }
+    let graph = graph.ok()?;
+    check_graph(&graph);
+    Some(graph)
 }
 
 fn check_graph(graph: &Graph) {
@@ -77,12 +77,25 @@ impl Instructions<'_> {
         usize::from(self.byte().unwrap_or(0)) % below.max(1)
     }
 
-    /// Mostly small, now and then huge.
+    /// Mostly an extent or stride that others have too, now and then a huge number.
     fn number(&mut self) -> u64 {
+        const COMMON: [u64; 12] = [1, 1, 1, 1, 2, 2, 3, 4, 8, 32, 256, 0];
         match self.byte().unwrap_or(0) {
             huge @ 250.. => u64::MAX >> ((255 - huge) * 12),
-            small => u64::from(small % 9),
+            small => COMMON[usize::from(small) % COMMON.len()],
         }
+    }
+
+    /// Mostly an operation of the family, now and then any.
+    fn op(&mut self, family: &[Op]) -> Op {
+        let any = self.small(16) == 0;
+        let ops = if any { Op::ALL } else { family };
+        ops[self.small(ops.len())]
+    }
+
+    fn op_of_kind(&mut self, kind: OpKind) -> Op {
+        let family: Vec<_> = Op::ALL.iter().copied().filter(|op| op.kind() == kind).collect();
+        self.op(&family)
     }
 
     fn numbers(&mut self) -> [u64; 4] {
@@ -99,21 +112,22 @@ impl Instructions<'_> {
     }
 }
 
+const BINARY: [Op; 4] = [Op::Add, Op::Sub, Op::Mul, Op::Div];
+
 fn instruction(b: &mut GraphBuilder, code: u8, input: &mut Instructions<'_>) -> Result<TensorId, BuildError> {
     let [x, y, z] = std::array::from_fn(|_| input.tensor(b));
-    let op = Op::ALL[input.small(Op::ALL.len())];
     match code % 32 {
         0..4 => {
             let dtype = DType::ALL[input.small(DType::ALL.len())];
             let count = input.small(6);
             b.leaf("leaf", dtype, &[input.numbers(), input.numbers()].concat()[..count])
         }
-        4 => b.binary(op, x, y),
-        5 => b.binary_in_place(op, x, y),
-        6 => b.unary(op, x),
-        7 => b.unary_in_place(op, x),
-        8 => b.glu(op, x, GluHalves::GateLast),
-        9 => b.glu_split(op, x, y),
+        4 => b.binary(input.op(&BINARY), x, y),
+        5 => b.binary_in_place(input.op(&BINARY), x, y),
+        6 => b.unary(input.op_of_kind(OpKind::Unary), x),
+        7 => b.unary_in_place(input.op_of_kind(OpKind::Unary), x),
+        8 => b.glu(input.op_of_kind(OpKind::Glu), x, GluHalves::GateLast),
+        9 => b.glu_split(input.op_of_kind(OpKind::Glu), x, y),
         10 => b.scale_bias(x, input.float(), input.float()),
         11 => b.scale_in_place(x, input.float()),
         12 => b.repeat(x, input.numbers()),

@@ -1,4 +1,5 @@
-//! The verifier: every graph passes through it, and the rules below hold for every [`Graph`](crate::Graph).
+//! The verifier: every graph passes through it, and the rules below hold for every [`Graph`](crate::Graph). Errors print
+//! the number of their rule.
 //!
 //! | rule | what holds | error |
 //! |---|---|---|

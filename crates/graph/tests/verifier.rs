@@ -276,16 +276,28 @@ fn v13_a_view_operation_without_root() {
 }
 
 #[test]
-fn every_error_names_the_tensor() {
-    let broken = [
-        parts().with(|p| p.nodes.swap(0, 1)).error(),
-        parts().with(|p| p.nodes.push(2)).error(),
-        parts().with(|p| p.tensors[0].nb[1] = 12).error(),
-        parts().with(|p| p.tensors[3].op = Op::View).error(),
-    ];
-    for (error, tensor) in broken.iter().zip(["t3 `neg`", "t2 `sum`", "t0 `a`", "t3 `neg`"]) {
-        assert!(error.to_string().contains(tensor), "{error}");
-    }
+fn every_error_names_the_tensor_and_the_rule() {
+    let check = |parts: Parts, tensor: &str, rule: &str| {
+        let text = parts.error().to_string();
+        assert!(text.contains(tensor) && text.ends_with(&format!("[{rule}]")), "{text}");
+    };
+    check(parts().with(|p| p.tensors[1].name = "x".repeat(2000).into()), "t1 `xxx", "V1");
+    check(parts().with(|p| p.tensors[3].src[0] = Some(t(8))), "t3 `neg`", "V2");
+    check(parts().with(|p| p.tensors[3].src[0] = Some(t(3))), "t3 `neg`", "V3");
+    check(parts().with(|p| p.nodes.push(2)), "t2 `sum`", "V4");
+    check(parts().with(|p| (p.nodes.pop(), p.leafs.push(3))), "t3 `neg`", "V5");
+    check(parts().with(|p| p.nodes.swap(0, 1)), "t3 `neg`", "V6");
+    check(parts().with(|p| p.nodes.remove(0)), "t3 `neg`", "V7");
+    check(parts().with(|p| p.tensors[0].nb[1] = u64::MAX), "t0 `a`", "V8");
+    check(parts().with(|p| (p.tensors[0].dtype, p.tensors[0].ne[0]) = (DType::Q8_0, 33)), "t0 `a`", "V9");
+    check(parts().with(|p| p.tensors[0].nb[1] = 12), "t0 `a`", "V10");
+    let nested = |p: &mut Parts| {
+        let first = p.view(Op::View, 2, 0, [1; 4], [4; 4]);
+        p.view(Op::View, first, 0, [1; 4], [4; 4])
+    };
+    check(parts().with(nested), "t5 `view`", "V11");
+    check(parts().with(|p| p.view(Op::View, 2, 32, [1; 4], [4; 4])), "t4 `view`", "V12");
+    check(parts().with(|p| p.tensors[3].op = Op::View), "t3 `neg`", "V13");
 }
 
 #[test]

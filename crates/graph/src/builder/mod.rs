@@ -4,6 +4,25 @@
 //! Tensors get ids in the order in which they are made, and nothing is a node before [`GraphBuilder::expand`]: it adds
 //! what a result needs, in ggml's order. Names follow ggml too (`x (view)`, `x (reshaped)`, `node_12`), so that placement
 //! rules written for llama.cpp match.
+//!
+//! ```
+//! use loadmaster_graph::{DType, GraphBuilder};
+//!
+//! # fn main() -> Result<(), loadmaster_graph::BuildError> {
+//! let mut b = GraphBuilder::new();
+//! let weight = b.leaf("ffn_gate.weight", DType::Q4K, &[4096, 14336])?;
+//! let x = b.leaf("x", DType::F32, &[4096, 32])?;
+//! b.set_input(x)?;
+//! let norm = b.rms_norm(x, 1e-5)?;
+//! let gate = b.mul_mat(weight, norm)?;
+//! b.set_output(gate)?;
+//! b.expand(gate)?;
+//! let graph = b.finish("example")?;
+//! assert_eq!(graph.tensor(gate).ne, [14336, 32, 1, 1]);
+//! assert_eq!(graph.nodes().as_slice(), [norm, gate]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod attention;
 mod elementwise;

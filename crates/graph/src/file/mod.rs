@@ -8,6 +8,7 @@ mod check;
 mod error;
 mod raw;
 mod read;
+mod read_expected;
 mod write;
 
 pub use error::FileError;
