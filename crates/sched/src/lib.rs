@@ -9,6 +9,7 @@ pub mod buffer_type;
 pub mod check;
 pub mod device_set;
 pub mod error;
+pub mod exec;
 pub mod from_file;
 pub mod lower;
 pub mod machine;

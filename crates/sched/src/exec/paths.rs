@@ -1,0 +1,50 @@
+//! The way that bytes take from one device's memory to another's.
+
+use loadmaster_graph::{DeviceId, IdVec};
+use std::fmt;
+
+/// How bytes go from one device to another that cannot read its memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CopyPath {
+    /// Directly; also whenever one end is host memory.
+    Direct,
+    /// Through pinned host memory, in pieces.
+    Pinned,
+    /// Through pageable host memory, in pieces.
+    Pageable,
+}
+
+impl fmt::Display for CopyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Direct => "direct",
+            Self::Pinned => "staged, pinned",
+            Self::Pageable => "staged, pageable",
+        })
+    }
+}
+
+/// A path for every ordered pair of devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PathTable {
+    paths: IdVec<DeviceId, IdVec<DeviceId, CopyPath>>,
+}
+
+impl PathTable {
+    /// The same path for all pairs.
+    #[must_use]
+    pub fn all(devices: usize, path: CopyPath) -> Self {
+        Self { paths: IdVec::filled(IdVec::filled(path, devices), devices) }
+    }
+    /// The path of a pair; devices that the table does not know reach each other directly.
+    #[must_use]
+    pub fn get(&self, from: DeviceId, to: DeviceId) -> CopyPath {
+        self.paths.get(from).and_then(|row| row.get(to)).copied().unwrap_or(CopyPath::Direct)
+    }
+    /// Sets the path of a pair of devices that the table knows.
+    pub fn set(&mut self, from: DeviceId, to: DeviceId, path: CopyPath) {
+        if from.index() < self.paths.len() && to.index() < self.paths.len() {
+            self.paths[from][to] = path;
+        }
+    }
+}
