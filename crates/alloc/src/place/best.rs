@@ -5,6 +5,7 @@ use super::facts::Facts;
 use super::ggml;
 use super::in_place_tables::InPlaceTables;
 use crate::arenas::{Arenas, BufferIds};
+use crate::check::Checker;
 use crate::error::AllocError;
 use crate::in_place::InPlaceTable;
 use crate::lowered::{AllocGraph, ArenaId, ItemId};
@@ -33,7 +34,14 @@ pub(crate) fn place(
     let blocks = merge(input, (0..graph.nodes().len() as u32).map(Step));
     let best = packed(input, &blocks, options.effort)?;
     let reference = ggml::place(graph, arenas, ids, &options.in_place.common(&InPlaceTable::ggml()))?;
-    Ok(best_of(best, reference, arenas))
+    let worse: Vec<ArenaId> =
+        arenas.home_ids().filter(|&arena| best.buffer_size(arena) > reference.buffer_size(arena)).collect();
+    // The reference's rules are not sound for every graph (an output that is a view, say): then nothing is to be met.
+    let checker = Checker { graph, arenas, ids, in_place: &options.in_place };
+    if worse.is_empty() || checker.check(&reference).is_err() {
+        return Ok(best);
+    }
+    Ok(best_of(best, reference, &worse, arenas))
 }
 
 /// Packs the blocks of each arena.
@@ -81,13 +89,9 @@ fn chunk_sizes(problem: &PackProblem, packing: &Packing) -> Vec<Bytes> {
     sizes
 }
 
-/// The smaller plan of each arena, if arenas can be exchanged one by one; else the smaller plan.
-fn best_of(best: AllocPlan, reference: AllocPlan, arenas: &Arenas) -> AllocPlan {
-    let worse = |arena: &ArenaId| best.buffer_size(*arena) > reference.buffer_size(*arena);
-    let taken: Vec<ArenaId> = arenas.home_ids().filter(worse).collect();
-    if taken.is_empty() {
-        return best;
-    }
+/// The best plan with the reference's placements in the arenas `taken`, where it is worse. Where arenas cannot be
+/// exchanged one by one (the reference writes results over sources in another arena), the reference's plan.
+fn best_of(best: AllocPlan, reference: AllocPlan, taken: &[ArenaId], arenas: &Arenas) -> AllocPlan {
     let is_home = |p: Option<Placement>, arena| p.map(|p| arenas.home(p.arena)) == Some(arena);
     let same_items = best
         .placements
@@ -95,9 +99,9 @@ fn best_of(best: AllocPlan, reference: AllocPlan, arenas: &Arenas) -> AllocPlan 
         .zip(&reference.placements)
         .all(|(a, b)| taken.iter().all(|&arena| is_home(*a, arena) == is_home(*b, arena)));
     if !same_items {
-        return if best.total_size() <= reference.total_size() { best } else { reference };
+        return reference;
     }
-    exchange(best, &reference, &taken, arenas)
+    exchange(best, &reference, taken, arenas)
 }
 
 fn exchange(mut best: AllocPlan, reference: &AllocPlan, taken: &[ArenaId], arenas: &Arenas) -> AllocPlan {

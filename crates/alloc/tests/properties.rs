@@ -1,0 +1,60 @@
+//! Random graphs through both placers and the checker.
+
+#[path = "support/device.rs"]
+mod device;
+#[path = "support/random.rs"]
+mod random;
+
+use loadmaster_alloc::{AllocPlan, BestOptions, Checker, InPlaceTable, InPlaceTables, Placer, plan, report};
+use random::{LoweredWorld, World};
+
+fn planned(
+    world: &World,
+    lowered: &LoweredWorld<'_>,
+    placer: &Placer,
+    in_place: &InPlaceTables,
+    seed: u64,
+) -> AllocPlan {
+    let ids = lowered.ids();
+    let made = plan(&lowered.graph, &world.arenas, ids, placer).unwrap();
+    let checker = Checker { graph: &lowered.graph, arenas: &world.arenas, ids, in_place };
+    if let Err(fault) = checker.check(&made) {
+        panic!("seed {seed}, {placer:?}: {fault}");
+    }
+    let again = plan(&lowered.graph, &world.arenas, ids, placer).unwrap();
+    assert_eq!(made, again, "seed {seed}: equal input, another plan");
+    let report = report(&lowered.graph, &world.arenas, ids, &made).unwrap();
+    for arena in &report.arenas {
+        assert!(arena.lower_bound <= arena.size, "seed {seed}, {placer:?}: bound above size in {}", arena.arena);
+    }
+    made
+}
+
+fn best(table: InPlaceTable) -> (Placer, InPlaceTables) {
+    let in_place = InPlaceTables::from(table);
+    (Placer::Best(BestOptions { in_place: in_place.clone(), ..BestOptions::default() }), in_place)
+}
+
+#[test]
+fn random_graphs_pass_the_checker_and_best_never_needs_more() {
+    for seed in seeds(1500) {
+        let world = World::new(seed, 4 + (seed as usize * 7) % 90);
+        let lowered = world.lowered();
+        let reference = planned(&world, &lowered, &Placer::Ggml, &InPlaceTable::ggml().into(), seed);
+        for (i, table) in
+            [InPlaceTable::ggml(), InPlaceTable::loadmaster(), InPlaceTable::none()].into_iter().enumerate()
+        {
+            let (placer, in_place) = best(table);
+            let plan = planned(&world, &lowered, &placer, &in_place, seed);
+            for arena in world.arenas.ids().filter(|_| i == 0) {
+                let (ours, theirs) = (plan.buffer_size(arena), reference.buffer_size(arena));
+                assert!(ours <= theirs, "seed {seed}: {arena} {ours} > {theirs}");
+            }
+        }
+    }
+}
+
+/// The first seeds, or as many as `LOADMASTER_SEEDS` says: the same test soaks.
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    0..std::env::var("LOADMASTER_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
