@@ -2,6 +2,9 @@
 //!
 //! Knows graphs, not devices: a kind of memory is a [`BufferType`]. Nothing here touches memory.
 
+#[cfg(test)]
+extern crate self as loadmaster_alloc;
+
 pub mod arenas;
 pub mod buffer_type;
 pub mod check;

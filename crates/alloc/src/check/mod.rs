@@ -13,6 +13,8 @@ mod error;
 mod lifetimes;
 mod order;
 mod overlap;
+#[cfg(test)]
+mod tests;
 
 pub use error::{CheckError, ReuseFault};
 
