@@ -6,7 +6,7 @@ use crate::lower::Lowered;
 use crate::machine::Machine;
 use crate::residency::Residency;
 use crate::split::{Operand, SplitPlan};
-use loadmaster_alloc::{ItemId, Origin};
+use loadmaster_alloc::{ArenaId, ItemId, Origin};
 use loadmaster_graph::{BufferId, BufferTypeId, CopyId, DeviceId, Graph, NodeId, SplitId, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -209,9 +209,33 @@ impl Checker<'_> {
         Err(PlanFault::Ranges { split: SplitId::new(self.splits.splits().len()), node: next })
     }
 
+    /// By node: the last node that writes the bytes it stands for. A view operation writes none: what it shows is there
+    /// with its sources, its root, and what was written through other views of the root before it.
+    fn last_writers(&self) -> BTreeMap<TensorId, NodeId> {
+        let mut written: BTreeMap<TensorId, NodeId> = BTreeMap::new();
+        let mut through_views: BTreeMap<TensorId, NodeId> = BTreeMap::new();
+        for (node, &id) in self.graph.nodes().iter() {
+            let tensor = self.graph.tensor(id);
+            let root = tensor.view.map(|v| v.root);
+            if !tensor.op.is_view() {
+                written.insert(id, node);
+                if let Some(root) = root {
+                    through_views.insert(root, node);
+                }
+                continue;
+            }
+            let shown = tensor.src.iter().flatten().chain(&root).filter_map(|t| written.get(t));
+            let last = shown.chain(root.iter().filter_map(|root| through_views.get(root))).max().copied();
+            if let Some(last) = last {
+                written.insert(id, last);
+            }
+        }
+        written
+    }
+
     /// Every copy comes after its original, and there is one for each tensor and device.
     fn copies(&self) -> Result<(), PlanFault> {
-        let computed: BTreeMap<TensorId, NodeId> = self.graph.nodes().iter().map(|(n, &t)| (t, n)).collect();
+        let written = self.last_writers();
         let mut seen = BTreeSet::new();
         for (id, split) in self.splits.splits().iter() {
             for copy in split.inputs() {
@@ -220,7 +244,7 @@ impl Checker<'_> {
                 if made.split != id || made.to != split.device {
                     return Err(PlanFault::WrongCopy { node: split.start, copy });
                 }
-                if computed.get(&tensor).is_some_and(|&node| node >= split.start) {
+                if written.get(&tensor).is_some_and(|&node| node >= split.start) {
                     return Err(PlanFault::EarlyCopy { copy, tensor });
                 }
                 if !seen.insert((tensor, made.to)) {
@@ -229,6 +253,19 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// By tensor: the last node that computes something in it. A view operation computes nothing, so that its bytes are
+    /// there when those of its sources are.
+    fn last_writers(&self) -> BTreeMap<TensorId, NodeId> {
+        let mut written = BTreeMap::new();
+        for (node, &id) in self.graph.nodes().iter() {
+            let tensor = self.graph.tensor(id);
+            let sources = tensor.src.iter().flatten().filter_map(|s| written.get(s).copied());
+            let last = if tensor.op.is_view() { sources.max() } else { Some(node) };
+            written.extend(last.map(|node| (id, node)));
+        }
+        written
     }
 
     fn operands(&self) -> Result<(), PlanFault> {
@@ -271,14 +308,20 @@ impl Checker<'_> {
 
 type Entry = (Origin, DeviceId);
 
-fn compare(list: &'static str, expected: &[Entry], found: &[Entry]) -> Result<(), PlanFault> {
-    let differs = expected.iter().zip(found).position(|(e, f)| e != f);
-    let position = differs.or_else(|| (expected.len() != found.len()).then(|| expected.len().min(found.len())));
-    position.map_or(Ok(()), |position| Err(PlanFault::List { list, position }))
-}
-
-fn entries(lowered: &Lowered<'_>, items: &[ItemId], ids: &[loadmaster_alloc::ArenaId]) -> Vec<Entry> {
-    items.iter().zip(ids).map(|(&i, a)| (lowered.graph.item(i).origin, DeviceId::new(a.index()))).collect()
+/// The allocator's list is what it should be, entry by entry, and every entry has an id.
+fn compare(
+    list: &'static str,
+    expected: &[Entry],
+    lowered: &Lowered<'_>,
+    items: &[ItemId],
+    ids: &[ArenaId],
+) -> Result<(), PlanFault> {
+    let origins = items.iter().map(|&i| lowered.graph.item(i).origin);
+    let found: Vec<Entry> = origins.zip(ids.iter().map(|a| DeviceId::new(a.index()))).collect();
+    let lengths = [expected.len(), items.len(), ids.len()];
+    let shortest = lengths.into_iter().min().filter(|n| lengths.iter().any(|l| l != n));
+    let differs = expected.iter().zip(&found).position(|(e, f)| e != f);
+    differs.or(shortest).map_or(Ok(()), |position| Err(PlanFault::List { list, position }))
 }
 
 fn check_nodes(
@@ -297,7 +340,7 @@ fn check_nodes(
         let tensors = split.nodes().map(|n| graph.nodes()[n]);
         expected.extend(tensors.map(|t| (Origin::Tensor(t), assignment.device(t))));
     }
-    compare("nodes", &expected, &entries(lowered, lowered.graph.nodes(), &lowered.node_buffer_ids))
+    compare("nodes", &expected, lowered, lowered.graph.nodes(), &lowered.node_buffer_ids)
 }
 
 fn check_leafs(
@@ -322,7 +365,7 @@ fn check_leafs(
         }
     }
     expected.extend(graph.leafs().values().map(|&t| (Origin::Tensor(t), assignment.device(t))));
-    compare("leafs", &expected, &entries(lowered, lowered.graph.leafs(), &lowered.leaf_buffer_ids))
+    compare("leafs", &expected, lowered, lowered.graph.leafs(), &lowered.leaf_buffer_ids)
 }
 
 fn check_sources(graph: &Graph, splits: &SplitPlan, lowered: &Lowered<'_>) -> Result<(), PlanFault> {
