@@ -255,19 +255,6 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// By tensor: the last node that computes something in it. A view operation computes nothing, so that its bytes are
-    /// there when those of its sources are.
-    fn last_writers(&self) -> BTreeMap<TensorId, NodeId> {
-        let mut written = BTreeMap::new();
-        for (node, &id) in self.graph.nodes().iter() {
-            let tensor = self.graph.tensor(id);
-            let sources = tensor.src.iter().flatten().filter_map(|s| written.get(s).copied());
-            let last = if tensor.op.is_view() { sources.max() } else { Some(node) };
-            written.extend(last.map(|node| (id, node)));
-        }
-        written
-    }
-
     fn operands(&self) -> Result<(), PlanFault> {
         for (id, split) in self.splits.splits().iter() {
             for node in split.nodes() {
