@@ -7,6 +7,7 @@ use crate::unbacked::unbacked;
 use crate::{compare, ffi};
 use anyhow::{Context, ensure};
 use loadmaster_alloc::{AllocGraph, BufferType, GraphAllocator, Placer};
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,21 +17,34 @@ use std::time::{Duration, Instant};
 pub const GRAPHS: [&str; 3] =
     ["llama3-70b.2x48-fa.000.json.gz", "qwen3-235b-a22b.8x24-fa.000.json.gz", "smollm2.2g.000.json.gz"];
 
+/// What the processor's caches hold when a stage begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caches {
+    /// What the round before left there.
+    Warm,
+    /// Something else, as between two tokens, whose weights have passed through them.
+    Cold,
+}
+
+/// Bytes that push everything else out of the caches.
+const EVICTION: usize = 96 << 20;
+
 /// Prints a table of medians for each file.
-pub fn run(files: &[impl AsRef<Path>], rounds: usize) -> anyhow::Result<()> {
+pub fn run(files: &[impl AsRef<Path>], rounds: usize, caches: Caches) -> anyhow::Result<()> {
     println!("{:<28} {:<38} {:>6} {:>9} {:>11} {:>8}", "graph", "stage", "nodes", "ggml", "loadmaster", "ratio");
     println!("{:<28} {:<38} {:>6} {:>9} {:>11} {:>8}", "", "", "", "ns/node", "ns/node", "");
     for path in files {
         let path = path.as_ref();
-        bench(path, rounds).with_context(|| path.display().to_string())?;
+        bench(path, rounds, caches).with_context(|| path.display().to_string())?;
     }
     println!(
-        "medians of {rounds} rounds, ggml and loadmaster in turns; ratio: loadmaster / ggml, lower is better for loadmaster"
+        "medians of {rounds} rounds, ggml and loadmaster in turns, {} caches; ratio: loadmaster / ggml",
+        if caches == Caches::Warm { "warm" } else { "cold" }
     );
     Ok(())
 }
 
-fn bench(path: &Path, rounds: usize) -> anyhow::Result<()> {
+fn bench(path: &Path, rounds: usize, caches: Caches) -> anyhow::Result<()> {
     let file = GraphFile::read(path)?;
     let mut ggml = Ggml::new(&file)?;
     let ours = Ours::new(&file)?;
@@ -38,16 +52,17 @@ fn bench(path: &Path, rounds: usize) -> anyhow::Result<()> {
         anyhow::bail!("the plans differ, so their times cannot be compared: {difference}");
     }
     let table = Table { graph: &file.name, nodes: file.nodes.len() };
-    planning(&table, &mut ggml, &ours, rounds)?;
-    reserving(&table, &mut ggml, &ours, rounds)?;
-    allocating(&table, &mut ggml, &ours, rounds)?;
-    whole(&table, &mut ggml, &ours, rounds)
+    let clock = Clock::new(rounds, caches);
+    planning(&table, &mut ggml, &ours, &clock)?;
+    reserving(&table, &mut ggml, &ours, &clock)?;
+    allocating(&table, &mut ggml, &ours, &clock)?;
+    whole(&table, &mut ggml, &ours, &clock)
 }
 
 /// `ggml_backend_sched_split_graph` assigns, splits, and lists the allocator's graph.
-fn planning(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> anyhow::Result<()> {
-    let (mut theirs, mut two, mut three) = (Times::new(rounds), Times::new(rounds), Times::new(rounds));
-    for _ in 0..rounds {
+fn planning(table: &Table, ggml: &mut Ggml, ours: &Ours, clock: &Clock) -> anyhow::Result<()> {
+    let (mut theirs, mut two, mut three) = (Times::new(clock), Times::new(clock), Times::new(clock));
+    for _ in 0..clock.rounds {
         ggml.reset();
         theirs.time(|| ggml.split());
         let (assignment, splits) = two.time(|| {
@@ -69,15 +84,15 @@ fn planning(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> anyho
 }
 
 /// `reserve_n` once its buffers are large enough: planning alone.
-fn reserving(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> anyhow::Result<()> {
+fn reserving(table: &Table, ggml: &mut Ggml, ours: &Ours, clock: &Clock) -> anyhow::Result<()> {
     ggml.reset();
     ggml.split();
     let galloc = ggml.gallocr();
     let lowered = ours.lowered()?;
     let mut reference = allocator(ours, Placer::Ggml);
     let mut best = allocator(ours, Placer::default());
-    let (mut theirs, mut same, mut better) = (Times::new(rounds), Times::new(rounds), Times::new(rounds));
-    for _ in 0..rounds {
+    let (mut theirs, mut same, mut better) = (Times::new(clock), Times::new(clock), Times::new(clock));
+    for _ in 0..clock.rounds {
         theirs.time(|| reserve(ggml, &galloc))?;
         // A clone has no key yet: like a graph that comes for the first time.
         let graph = lowered.fresh();
@@ -91,14 +106,14 @@ fn reserving(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> anyh
 }
 
 /// `alloc_graph` with a known plan.
-fn allocating(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> anyhow::Result<()> {
+fn allocating(table: &Table, ggml: &mut Ggml, ours: &Ours, clock: &Clock) -> anyhow::Result<()> {
     let galloc = ggml.gallocr();
     let lowered = ours.lowered()?;
     let mut allocator = allocator(ours, Placer::Ggml);
     let known = lowered.fresh();
     allocator.reserve_n(&known, &lowered.nodes, &lowered.leafs)?;
-    let (mut theirs, mut same, mut new) = (Times::new(rounds), Times::new(rounds), Times::new(rounds));
-    for round in 0..rounds {
+    let (mut theirs, mut same, mut new) = (Times::new(clock), Times::new(clock), Times::new(clock));
+    for round in 0..clock.rounds {
         // ggml writes addresses into the tensors, so each round needs the graph anew.
         ggml.reset();
         ggml.split();
@@ -119,10 +134,10 @@ fn allocating(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> any
 }
 
 /// What a caller does for a first graph, and for every further one.
-fn whole(table: &Table, ggml: &mut Ggml, ours: &Ours, rounds: usize) -> anyhow::Result<()> {
+fn whole(table: &Table, ggml: &mut Ggml, ours: &Ours, clock: &Clock) -> anyhow::Result<()> {
     let mut allocator = allocator(ours, Placer::Ggml);
-    let [mut their_reserve, mut our_reserve, mut their_alloc, mut our_alloc] = [(); 4].map(|()| Times::new(rounds));
-    for _ in 0..rounds {
+    let [mut their_reserve, mut our_reserve, mut their_alloc, mut our_alloc] = [(); 4].map(|()| Times::new(clock));
+    for _ in 0..clock.rounds {
         ggml.reset();
         let graph = &raw mut ggml.rebuilt.graph;
         // SAFETY: live scheduler and graph.
@@ -185,24 +200,48 @@ fn allocator(ours: &Ours, placer: Placer) -> GraphAllocator {
     GraphAllocator::new_n(types).with_placer(placer)
 }
 
-/// Times of one stage.
-struct Times(Vec<Duration>);
+/// How times are taken.
+struct Clock {
+    rounds: usize,
+    eviction: Option<RefCell<Vec<u64>>>,
+}
 
-impl Times {
-    fn new(rounds: usize) -> Self {
-        Self(Vec::with_capacity(rounds))
+impl Clock {
+    fn new(rounds: usize, caches: Caches) -> Self {
+        let eviction = (caches == Caches::Cold).then(|| RefCell::new(vec![0; EVICTION / 8]));
+        Self { rounds, eviction }
+    }
+
+    /// Brings the caches into their state.
+    fn settle(&self) {
+        if let Some(words) = &self.eviction {
+            words.borrow_mut().iter_mut().for_each(|w| *w = w.wrapping_add(1));
+        }
+    }
+}
+
+/// Times of one stage.
+struct Times<'a> {
+    clock: &'a Clock,
+    samples: Vec<Duration>,
+}
+
+impl<'a> Times<'a> {
+    fn new(clock: &'a Clock) -> Self {
+        Self { clock, samples: Vec::with_capacity(clock.rounds) }
     }
 
     fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        self.clock.settle();
         let start = Instant::now();
         let result = black_box(work());
-        self.0.push(start.elapsed());
+        self.samples.push(start.elapsed());
         result
     }
 
     fn median_ns(&mut self) -> f64 {
-        self.0.sort_unstable();
-        self.0.get(self.0.len() / 2).map_or(f64::NAN, |d| d.as_nanos() as f64)
+        self.samples.sort_unstable();
+        self.samples.get(self.samples.len() / 2).map_or(f64::NAN, |d| d.as_nanos() as f64)
     }
 }
 
@@ -212,7 +251,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    fn row(&self, stage: &str, theirs: &mut Times, ours: &mut Times) {
+    fn row(&self, stage: &str, theirs: &mut Times<'_>, ours: &mut Times<'_>) {
         let nodes = self.nodes as f64;
         let (theirs, ours) = (theirs.median_ns() / nodes, ours.median_ns() / nodes);
         let ratio = ours / theirs;

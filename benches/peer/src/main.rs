@@ -20,12 +20,8 @@ const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/
 fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
-        None => bench::run(&goldens(), 201),
-        Some("bench") => {
-            let rounds = number(args.next())? as usize;
-            let files = args.map(PathBuf::from).collect::<Vec<_>>();
-            bench::run(if files.is_empty() { goldens() } else { files }.as_slice(), rounds)
-        }
+        None => bench(std::iter::empty()),
+        Some("bench") => bench(args),
         Some("check") => check(&files(args.map(PathBuf::from).collect())?),
         Some("fuzz") => fuzz(args),
         Some("replay") => fuzz::replay(&args.map(PathBuf::from).collect::<Vec<_>>()),
@@ -36,6 +32,20 @@ fn main() -> anyhow::Result<()> {
         Some("judge") => fuzz::judge_stdin(),
         other => anyhow::bail!("unknown command {other:?}; see README.md"),
     }
+}
+
+/// `[--rounds N] [--cold] [FILES]`
+fn bench(mut args: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let (mut rounds, mut caches, mut files) = (201, bench::Caches::Warm, Vec::new());
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--rounds" => rounds = number(args.next())? as usize,
+            "--cold" => caches = bench::Caches::Cold,
+            file => files.push(PathBuf::from(file)),
+        }
+    }
+    let files = if files.is_empty() { goldens() } else { files };
+    bench::run(&files, rounds, caches)
 }
 
 /// The graphs that are timed by default.
@@ -84,25 +94,43 @@ fn files(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// ggml must answer what the golden files say: this validates the harness.
+/// ggml must answer what the golden files say: this validates the harness. So must loadmaster.
 fn check(files: &[PathBuf]) -> anyhow::Result<()> {
-    let mut wrong = 0;
+    let mut wrong = [0; 2];
     for path in files {
-        match check_one(path).with_context(|| path.display().to_string()) {
-            Ok(None) => {}
-            Ok(Some(difference)) => {
-                wrong += 1;
-                println!("{}: ggml or the file: {difference}", path.display());
-            }
-            Err(error) => {
-                wrong += 1;
-                println!("{error:#}");
-            }
+        let file = file::GraphFile::read(path).with_context(|| path.display().to_string())?;
+        let answers = [check_ggml(&file), check_ours(&file)];
+        for ((who, wrong), answer) in ["ggml", "loadmaster"].iter().zip(&mut wrong).zip(answers) {
+            let what = match answer {
+                Ok(None) => continue,
+                Ok(Some(difference)) => format!("{who}, or the file: {difference}"),
+                Err(error) => format!("{who}: {error:#}"),
+            };
+            *wrong += 1;
+            println!("{}: {what}", path.display());
         }
     }
-    println!("ggml agrees with {} of {} files", files.len() - wrong, files.len());
-    anyhow::ensure!(wrong == 0, "the harness is not faithful");
+    println!(
+        "ggml agrees with {} of {} files, loadmaster with {}",
+        files.len() - wrong[0],
+        files.len(),
+        files.len() - wrong[1]
+    );
+    anyhow::ensure!(wrong == [0, 0], "there are differences");
     Ok(())
+}
+
+fn check_ggml(file: &file::GraphFile) -> anyhow::Result<Option<String>> {
+    let expected = file.expected.as_ref().context("the file has no `expected`")?;
+    Ok(compare::first_difference(&ggml::Ggml::new(file)?.answer(file)?, expected))
+}
+
+fn check_ours(file: &file::GraphFile) -> anyhow::Result<Option<String>> {
+    let expected = file.expected.as_ref().context("the file has no `expected`")?;
+    let ours = ours::Ours::new(file)?;
+    let faults = ours.verify()?;
+    anyhow::ensure!(faults.is_empty(), "{}", faults.join("; "));
+    Ok(compare::first_difference(&ours.answer()?, expected))
 }
 
 /// Both answers to a file, as JSON.
@@ -111,11 +139,4 @@ fn answers(path: &Path) -> anyhow::Result<()> {
     println!("ggml       {}", serde_json::to_string(&ggml::Ggml::new(&file)?.answer(&file)?)?);
     println!("loadmaster {}", serde_json::to_string(&ours::Ours::new(&file)?.answer()?)?);
     Ok(())
-}
-
-fn check_one(path: &Path) -> anyhow::Result<Option<String>> {
-    let file = file::GraphFile::read(path)?;
-    let expected = file.expected.as_ref().context("the file has no `expected`")?;
-    let answer = ggml::Ggml::new(&file)?.answer(&file)?;
-    Ok(compare::first_difference(&answer, expected))
 }

@@ -4,12 +4,15 @@ use crate::file::{AllocGraph as AllocKeys, Answer, Entry, GraphFile as PeerFile,
 use crate::unbacked::unbacked;
 use anyhow::Context;
 use loadmaster_alloc::group::{alloc_tensors, alloc_tensors_size};
-use loadmaster_alloc::{AllocError, AllocPlan, Arenas, BufferIds, BufferType, ItemId, Origin, Placer, plan};
+use loadmaster_alloc::place::{BestOptions, InPlaceTables};
+use loadmaster_alloc::{
+    AllocError, AllocPlan, Arenas, BufferIds, BufferType, Checker, InPlaceTable, ItemId, Origin, Placer, plan,
+};
 use loadmaster_graph::file::GraphFile;
 use loadmaster_graph::{Graph, NodeId, Op, TensorId};
 use loadmaster_sched::{
-    Assignment, KeepUntil, LowerOptions, Lowered, Machine, SchedError, Setup, SplitPlan, assign, compute_types, lower,
-    split,
+    Assignment, KeepUntil, LowerOptions, Lowered, Machine, SchedError, Setup, SplitPlan, assign, check_lowered,
+    check_splits, compute_types, lower, split,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,6 +72,38 @@ impl Ours {
             node_offsets: offsets(lowered.graph.nodes()),
             groups: None,
         })
+    }
+
+    /// What loadmaster's own checkers find wrong with the list for the allocator and the best plan, and whether that
+    /// is larger than the reference's. Returns what they find wrong with the splits and the plan by the reference's
+    /// rules, which are not sound for every graph.
+    pub fn verify(&self) -> anyhow::Result<Vec<String>> {
+        let assignment = self.assign()?;
+        let splits = self.split(&assignment)?;
+        let Setup { machine, residency, .. } = &self.setup;
+        let mut faults = Vec::new();
+        if let Err(fault) = check_splits(&self.graph, machine, residency, &assignment, &splits) {
+            faults.push(format!("splits: {fault}"));
+        }
+        let lowered = self.lower(&assignment, &splits)?;
+        if self.keep.is_empty() {
+            check_lowered(&self.graph, &assignment, &splits, &lowered).context("checker of lists")?;
+        }
+        let ids = BufferIds::Each { nodes: &lowered.node_buffer_ids, leafs: &lowered.leaf_buffer_ids };
+        let check = |plan: &AllocPlan, in_place: &InPlaceTables| {
+            Checker { graph: &lowered.graph, arenas: &self.arenas, ids, in_place }.check(plan)
+        };
+        let reference = plan(&lowered.graph, &self.arenas, ids, &Placer::Ggml)?;
+        if let Err(fault) = check(&reference, &InPlaceTable::ggml().into()) {
+            faults.push(format!("placement: {fault}"));
+        }
+        let options = BestOptions::default();
+        let best = plan(&lowered.graph, &self.arenas, ids, &Placer::Best(options.clone()))?;
+        check(&best, &options.in_place).context("checker of the best plan")?;
+        let (best, reference) = (best.total_size(), reference.total_size());
+        let sound = faults.is_empty();
+        anyhow::ensure!(best <= reference || !sound, "the best plan needs {best}, the reference's {reference}");
+        Ok(faults)
     }
 
     /// All tensors without memory as one group in the buffer type of each device (rule 6). `None` for a tensor that no

@@ -448,9 +448,15 @@ impl Generator {
     fn view_of(&mut self, base: u32, op: &str) -> Tensor {
         let b = self.file.tensors[base as usize].clone();
         let t = TYPES.iter().position(|(name, ..)| *name == b.dtype).expect("a type of the table");
+        let root = b.view_src.unwrap_or(base);
+        // ggml never places a root that is neither listed nor a source.
+        if self.k.far == Reach::Sound && !self.listed[root as usize] {
+            self.listed[root as usize] = true;
+            self.file.leafs.push(root);
+        }
         let mut view = self.tensor(op, t, b.ne);
         view.nb = b.nb;
-        view.view_src = Some(b.view_src.unwrap_or(base));
+        view.view_src = Some(root);
         let mut offset = b.view_offs.unwrap_or(0);
         match op {
             "PERMUTE" | "TRANSPOSE" if TYPES[t].1 == 1 => {

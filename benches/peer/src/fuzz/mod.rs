@@ -83,6 +83,7 @@ struct Tally {
     both_refuse: u64,
     only_ggml: BTreeMap<String, (u64, u64)>,
     kinds: BTreeMap<String, u64>,
+    faults: BTreeMap<String, (u64, u64)>,
     nodes: u64,
 }
 
@@ -93,9 +94,17 @@ impl Tally {
         for (why, (count, seed)) in &self.only_ggml {
             println!("{count} cases that ggml aborts on and loadmaster plans, such as seed {seed}: {why}");
         }
+        for (fault, (count, seed)) in &self.faults {
+            println!("{count} cases whose plan by the reference's rules is unsound, such as seed {seed}: {fault}");
+        }
         for (kind, count) in &self.kinds {
             println!("{count} × {kind}");
         }
+    }
+
+    fn fault(&mut self, seed: u64, text: &str) {
+        let kind = text.replace(|c: char| c.is_ascii_digit(), "");
+        self.faults.entry(kind).or_insert((0, seed)).0 += 1;
     }
 
     fn add(&mut self, seed: u64, verdict: &Verdict, options: Options) -> anyhow::Result<()> {
@@ -132,6 +141,7 @@ fn run_child(seeds: Range<u64>, options: Options, tally: &mut Tally) -> anyhow::
         match word {
             "seed" => current = Some(text.parse::<u64>()?),
             "ours" => ours = Err(unescape(text)),
+            "fault" => tally.fault(current.unwrap_or_default(), &unescape(text)),
             "same" => {
                 tally.same += 1;
                 tally.nodes += text.parse::<u64>()?;
@@ -208,11 +218,12 @@ pub fn judge_stdin() -> anyhow::Result<()> {
 
 fn judge_to(file: &GraphFile, out: &mut impl Write) -> anyhow::Result<()> {
     let ours = ours(file);
-    if let Err(error) = &ours {
-        writeln!(out, "ours {}", escape(error))?;
-        out.flush()?;
+    match &ours {
+        Err(error) => writeln!(out, "ours {}", escape(error))?,
+        Ok((_, faults)) => faults.iter().try_for_each(|f| writeln!(out, "fault {}", escape(f)))?,
     }
-    let ggml = match ggml(file, ours.as_ref().ok()) {
+    out.flush()?;
+    let ggml = match ggml(file, ours.as_ref().ok().map(|(answer, _)| answer)) {
         Ok(answer) => answer,
         Err(error) => {
             writeln!(out, "aborts {}", escape(&format!("harness: {error:#}")))?;
@@ -221,7 +232,7 @@ fn judge_to(file: &GraphFile, out: &mut impl Write) -> anyhow::Result<()> {
     };
     match ours {
         Err(error) => writeln!(out, "refuses {}", escape(&error))?,
-        Ok(ours) => match first_difference(&ggml, &ours) {
+        Ok((ours, _)) => match first_difference(&ggml, &ours) {
             Some(text) => writeln!(out, "differs {}", escape(&text))?,
             None => writeln!(out, "same {}", file.nodes.len())?,
         },
@@ -240,12 +251,12 @@ fn ggml(file: &GraphFile, ours: Option<&Answer>) -> anyhow::Result<Answer> {
 }
 
 /// loadmaster's answer; a panic is an error that says so.
-fn ours(file: &GraphFile) -> Result<Answer, String> {
+fn ours(file: &GraphFile) -> Result<(Answer, Vec<String>), String> {
     let run = || {
         let ours = Ours::new(file)?;
         let mut answer = ours.answer()?;
         answer.groups = ours.groups()?.into_iter().collect();
-        Ok(answer)
+        Ok((answer, ours.verify()?))
     };
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|e: anyhow::Error| format!("{e:#}")),
@@ -269,6 +280,7 @@ fn judge(file: &GraphFile) -> anyhow::Result<Verdict> {
         let (word, text) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "ours" => ours = Err(unescape(text)),
+            "fault" => {}
             "same" => return Ok(Verdict::Same),
             "differs" => return Ok(Verdict::Differs(unescape(text))),
             "refuses" => return Ok(Verdict::OursRefuses(unescape(text))),
