@@ -101,6 +101,12 @@ pub enum AllocError {
         /// Its size.
         size: Bytes,
     },
+    /// The chunks of an arena overflow 64 bits together.
+    #[error("the chunks of {arena} overflow 64 bits together")]
+    ArenaOverflow {
+        /// The arena.
+        arena: ArenaId,
+    },
     /// No room is left in a buffer.
     #[error("no room for {tensor}: it needs {needed}, {available} are left")]
     NoRoom {

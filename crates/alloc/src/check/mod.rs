@@ -70,7 +70,7 @@ impl Checker<'_, '_> {
         let Some(&chunk) = chunks.get(place.chunk.index()) else {
             return Err(CheckError::NoSuchChunk { item, arena: place.arena, chunk: place.chunk });
         };
-        if place.offset.get() % buffer_type.alignment().get() != 0 {
+        if !place.offset.get().is_multiple_of(buffer_type.alignment().get()) {
             return Err(CheckError::Misaligned { item, offset: place.offset, align: buffer_type.alignment() });
         }
         let needed = buffer_type.alloc_size(self.graph.item(item).origin.tensor(), self.graph.tensor(item));

@@ -19,7 +19,7 @@ pub(crate) fn place(
     walk.place_leafs(ids)?;
     walk.count_uses(ids)?;
     walk.place_nodes(ids)?;
-    Ok(walk.finish())
+    walk.finish()
 }
 
 /// What the walk knows of an item. Small, because every source of every node is looked up three times.
@@ -249,10 +249,13 @@ impl<'a, 'g> Walk<'a, 'g> {
         AllocError::Dynamic { tensor, arena, why }
     }
 
-    fn finish(mut self) -> AllocPlan {
+    fn finish(mut self) -> Result<AllocPlan, AllocError> {
         for arena in self.arenas.home_ids() {
-            self.plan.chunks[arena] = self.dynamics[arena].chunk_sizes().collect();
+            let sizes: Vec<Bytes> = self.dynamics[arena].chunk_sizes().collect();
+            let sum = sizes.iter().try_fold(Bytes::ZERO, |sum, &size| sum.checked_add(size));
+            sum.ok_or(AllocError::ArenaOverflow { arena })?;
+            self.plan.chunks[arena] = sizes;
         }
-        self.plan
+        Ok(self.plan)
     }
 }

@@ -11,6 +11,7 @@ pub(crate) use facts::Facts;
 pub use in_place_tables::InPlaceTables;
 
 use crate::arenas::{Arenas, BufferIds};
+use crate::check::Checker;
 use crate::error::AllocError;
 use crate::in_place::InPlaceTable;
 use crate::lowered::AllocGraph;
@@ -44,6 +45,10 @@ pub fn plan(
     ids.check(graph, arenas)?;
     match placer {
         Placer::Ggml => ggml::place(graph, arenas, ids, &InPlaceTable::ggml().into()),
-        Placer::Best(options) => best::place(graph, arenas, ids, options),
+        Placer::Best(options) => {
+            let plan = best::place(graph, arenas, ids, options)?;
+            debug_assert_eq!(Checker { graph, arenas, ids, in_place: &options.in_place }.check(&plan), Ok(()));
+            Ok(plan)
+        }
     }
 }
