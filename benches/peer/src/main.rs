@@ -61,15 +61,16 @@ fn reach(text: Option<String>) -> fuzz::Reach {
     if text.as_deref() == Some("everything") { fuzz::Reach::Everything } else { fuzz::Reach::Sound }
 }
 
-/// `--seeds N [--from S] [--keep-going] [--everything]`
+/// `--seeds N [--from S] [--keep-going] [--everything] [--strict]`
 fn fuzz(mut args: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let (mut seeds, mut from) = (1000, 0);
-    let mut options = fuzz::Options { reach: fuzz::Reach::Sound, keep_going: false };
+    let mut options = fuzz::Options::default();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--seeds" => seeds = number(args.next())?,
             "--from" => from = number(args.next())?,
             "--keep-going" => options.keep_going = true,
+            "--strict" => options.strict = true,
             "--everything" => options.reach = fuzz::Reach::Everything,
             other => anyhow::bail!("unknown option {other}; see README.md"),
         }

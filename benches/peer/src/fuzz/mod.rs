@@ -3,11 +3,13 @@
 //! ggml aborts the process where an assertion fails, so cases run in child processes: the parent notes the seed that a
 //! child died of and starts another one behind it.
 
+mod describe;
 mod generate;
 mod minimise;
 
 pub use generate::Reach;
 
+use self::describe::describe;
 use crate::compare::first_difference;
 use crate::file::{Answer, GraphFile};
 use crate::ggml::Ggml;
@@ -29,6 +31,8 @@ enum Verdict {
     Same,
     /// They plan differently.
     Differs(String),
+    /// Both plan the same, which loadmaster's checkers find unsound.
+    Unsound(String),
     /// Only loadmaster refuses, or panics.
     OursRefuses(String),
     /// ggml aborts; loadmaster refuses too (the error), or plans.
@@ -36,8 +40,9 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn is_difference(&self) -> bool {
+    fn is_difference(&self, options: Options) -> bool {
         matches!(self, Self::Differs(_) | Self::OursRefuses(_))
+            || (options.strict && matches!(self, Self::Unsound(_)))
             || matches!(self, Self::GgmlAborts { ours: Err(e), .. } if e.starts_with("panic"))
     }
 
@@ -45,7 +50,7 @@ impl Verdict {
     fn kind(&self) -> String {
         let text = match self {
             Self::Same => "same",
-            Self::Differs(text) | Self::OursRefuses(text) => text,
+            Self::Differs(text) | Self::OursRefuses(text) | Self::Unsound(text) => text,
             Self::GgmlAborts { .. } => "ggml aborts",
         };
         text.chars().filter(|c| !c.is_ascii_digit()).take(14).collect()
@@ -53,12 +58,14 @@ impl Verdict {
 }
 
 /// How to fuzz.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// What cases may contain.
     pub reach: Reach,
     /// Go on behind a difference.
     pub keep_going: bool,
+    /// Splits by the reference's rules that are not sound count as a difference.
+    pub strict: bool,
 }
 
 /// Runs the seeds and prints every difference, made small. Errors: differences were found.
@@ -114,7 +121,7 @@ impl Tally {
                 Ok(()) => self.only_ggml.entry(why.clone()).or_insert((0, seed)).0 += 1,
             }
         }
-        if !verdict.is_difference() {
+        if !verdict.is_difference(options) {
             return Ok(());
         }
         self.differences += 1;
@@ -141,7 +148,12 @@ fn run_child(seeds: Range<u64>, options: Options, tally: &mut Tally) -> anyhow::
         match word {
             "seed" => current = Some(text.parse::<u64>()?),
             "ours" => ours = Err(unescape(text)),
-            "fault" => tally.fault(current.unwrap_or_default(), &unescape(text)),
+            "fault" => {
+                tally.fault(current.unwrap_or_default(), &unescape(text));
+                if options.strict && text.starts_with("splits") {
+                    found.push((current, Verdict::Unsound(unescape(text))));
+                }
+            }
             "same" => {
                 tally.same += 1;
                 tally.nodes += text.parse::<u64>()?;
@@ -276,12 +288,13 @@ fn judge(file: &GraphFile) -> anyhow::Result<Verdict> {
     let output = child.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut ours = Ok(());
+    let mut fault = None;
     for line in text.lines() {
         let (word, text) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "ours" => ours = Err(unescape(text)),
-            "fault" => {}
-            "same" => return Ok(Verdict::Same),
+            "fault" => fault = fault.or(Some(unescape(text))),
+            "same" => return Ok(fault.map_or(Verdict::Same, Verdict::Unsound)),
             "differs" => return Ok(Verdict::Differs(unescape(text))),
             "refuses" => return Ok(Verdict::OursRefuses(unescape(text))),
             "aborts" => return Ok(Verdict::GgmlAborts { why: unescape(text), ours }),
@@ -297,7 +310,7 @@ fn report(seed: u64, verdict: &Verdict, options: Options) -> anyhow::Result<()> 
     let kind = verdict.kind();
     let (small, verdict) = minimise::minimise(generate::case(seed, options.reach), |case| {
         let verdict = judge(case)?;
-        Ok((verdict.is_difference() && verdict.kind() == kind).then_some(verdict))
+        Ok((verdict.is_difference(options) && verdict.kind() == kind).then_some(verdict))
     })?;
     let path = PathBuf::from(FOUND).join(format!("seed{seed}.json"));
     std::fs::create_dir_all(FOUND)?;
@@ -320,7 +333,7 @@ pub fn replay(paths: &[PathBuf]) -> anyhow::Result<()> {
     for path in paths {
         let file = GraphFile::read(path)?;
         let verdict = judge(&file)?;
-        differences += u64::from(verdict.is_difference());
+        differences += u64::from(verdict.is_difference(Options::default()));
         println!("{}{}: {verdict:?}", describe(&file), path.display());
     }
     anyhow::ensure!(differences == 0, "{differences} differences");
@@ -332,61 +345,6 @@ pub fn show(seed: u64, reach: Reach) -> anyhow::Result<()> {
     let file = generate::case(seed, reach);
     println!("{}{:?}", describe(&file), judge(&file)?);
     Ok(())
-}
-
-/// A case for people: a line a device, a buffer, a tensor.
-fn describe(file: &GraphFile) -> String {
-    use std::fmt::Write;
-    let mut text = format!("  n_copies {}, op_offload {}\n", file.n_copies, file.op_offload);
-    // Writing to a string cannot fail.
-    for (i, d) in file.devices.iter().enumerate() {
-        let t = &d.buffer_type;
-        let max = t.max_size.map_or(String::new(), |m| format!(" chunks of {m}"));
-        let host = if t.host { " host" } else { "" };
-        let _ = write!(text, "  device {i} {:?} {}{host} align {}{max}", d.kind, t.name, t.alignment);
-        let _ = writeln!(
-            text,
-            "{}",
-            if d.unsupported.is_empty() { String::new() } else { format!(" not {:?}", d.unsupported) }
-        );
-    }
-    for b in &file.buffers {
-        let host = if b.host { " host" } else { "" };
-        let _ = writeln!(text, "  buffer {} {} {:?}{host} usable by {:?}", b.id, b.buffer_type, b.usage, b.usable_by);
-    }
-    if file.tensors.len() > 80 {
-        let _ = writeln!(text, "  {} tensors, {} nodes", file.tensors.len(), file.nodes.len());
-        return text;
-    }
-    for t in &file.tensors {
-        let place = if file.nodes.contains(&t.id) {
-            "node"
-        } else if file.leafs.contains(&t.id) {
-            "leaf"
-        } else {
-            "tensor"
-        };
-        let src = t.src.iter().map(|s| s.map_or("-".to_owned(), |s| s.to_string())).collect::<Vec<_>>().join(",");
-        let _ = write!(text, "  {place} {} {} {} {:?} [{src}]", t.id, t.op, t.dtype, t.ne);
-        if let Some(root) = t.view_src {
-            let _ = write!(text, " view of {root}+{} nb {:?}", t.view_offs.unwrap_or(0), t.nb);
-        }
-        if let Some(b) = t.buffer {
-            let _ = write!(text, " in buffer {b}");
-        }
-        if t.external {
-            let _ = write!(text, " external");
-        }
-        if let Some(d) = file.pinned.get(&t.id) {
-            let _ = write!(text, " pinned to {d}");
-        }
-        let _ = writeln!(text, " {}", t.flags.join(" "));
-    }
-    for (tensor, until) in &file.keep_until {
-        let _ = writeln!(text, "  {tensor} is kept until {until}");
-    }
-    let _ = writeln!(text, "  nodes {:?} leafs {:?}", file.nodes, file.leafs);
-    text
 }
 
 /// One line of any text.
