@@ -53,7 +53,7 @@ pub const MAX_POOLS: usize = 8192;
 /// Most buffer types of a machine file.
 pub const MAX_BUFFER_TYPES: usize = 8192;
 /// Most links of a machine file.
-pub const MAX_LINKS: usize = 1 << 16;
+pub const MAX_LINKS: usize = 1 << 14;
 /// Longest name in bytes.
 pub const MAX_NAME_LEN: usize = 256;
 
