@@ -1,5 +1,6 @@
 //! Every golden graph, planned under policy `ggml`: devices, splits, inputs, buffer ids, sizes and offsets are those that
-//! ggml chose.
+//! ggml chose. Beside the graphs of real models there are random ones, with shared buffer types, chunk limits, pins,
+//! holes and other things that real models do not combine; ggml's answers to them come from benches/peer.
 
 use loadmaster_alloc::{AllocGraph, AllocPlan, ItemId, Origin, Placer};
 use loadmaster_graph::file::{AllocEntry, Expected, ExpectedPlace, GraphFile};
@@ -11,21 +12,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Outcome = Result<(), String>;
 
-fn golden_files() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/graphs");
+/// A folder of golden graphs and how many it holds.
+type Folder = (&'static str, usize);
+
+const REAL: Folder = ("graphs", 154);
+const RANDOM: Folder = ("random", 200);
+
+fn golden_files((folder, count): Folder) -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(folder);
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.to_string_lossy().ends_with(".json.gz"))
         .collect();
+    assert_eq!(files.len(), count, "golden files are missing in {folder}");
     files.sort();
     files
 }
 
 /// Runs a check on every golden file, on all cores, and reports every file that fails.
-fn on_every_golden(check: impl Fn(&GraphFile) -> Outcome + Sync) {
-    let files = golden_files();
-    assert_eq!(files.len(), 154, "golden files are missing");
+fn on_every_golden(folders: &[Folder], check: impl Fn(&GraphFile) -> Outcome + Sync) {
+    let files: Vec<PathBuf> = folders.iter().flat_map(|&folder| golden_files(folder)).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         let mut failures = Vec::new();
@@ -180,17 +187,17 @@ fn places(plan: &AllocPlan, items: &[ItemId]) -> Vec<Option<ExpectedPlace>> {
 #[test]
 fn every_golden_graph_needs_the_recorded_bytes_at_the_recorded_offsets() {
     let compared = AtomicUsize::new(0);
-    on_every_golden(|file| {
+    on_every_golden(&[REAL, RANDOM], |file| {
         let planned = plan(file)?;
         compared.fetch_add(usize::from(planned.expected.buffer_sizes.is_some()), Ordering::Relaxed);
         planned.same_places()
     });
-    assert_eq!(compared.into_inner(), 106, "files that record offsets");
+    assert_eq!(compared.into_inner(), 106 + RANDOM.1, "files that record offsets");
 }
 
 #[test]
 fn every_golden_graph_gets_the_recorded_devices_splits_and_buffer_ids() {
-    on_every_golden(|file| {
+    on_every_golden(&[REAL, RANDOM], |file| {
         let planned = plan(file)?;
         planned.same_devices()?;
         planned.same_splits()?;
@@ -200,7 +207,7 @@ fn every_golden_graph_gets_the_recorded_devices_splits_and_buffer_ids() {
 
 #[test]
 fn the_padding_rule_gives_every_recorded_size_of_a_tensor() {
-    on_every_golden(|file| {
+    on_every_golden(&[REAL], |file| {
         let setup = Setup::of(file).map_err(|e| e.to_string())?;
         for (id, tensor) in file.graph.tensors().iter() {
             for device in file.devices.ids() {
