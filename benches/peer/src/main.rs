@@ -27,6 +27,10 @@ fn main() -> anyhow::Result<()> {
         Some("replay") => fuzz::replay(&args.map(PathBuf::from).collect::<Vec<_>>()),
         Some("show") => fuzz::show(number(args.next())?, reach(args.next())),
         Some("answers") => answers(&PathBuf::from(args.next().context("a file is missing")?)),
+        Some("export") => {
+            let (count, folder) = (number(args.next())? as usize, args.next().context("a folder is missing")?);
+            fuzz::export(0..100_000, count, Path::new(&folder))
+        }
         // For child processes.
         Some("worker") => fuzz::worker(number(args.next())?..number(args.next())?, reach(args.next())),
         Some("judge") => fuzz::judge_stdin(),

@@ -327,6 +327,33 @@ fn keep(path: &Path, mut file: GraphFile) -> anyhow::Result<()> {
     Ok(std::fs::write(path, file.to_json())?)
 }
 
+/// Writes cases with ggml's answers as golden files: small ones of the kinds that FORMAT.md can say and ggml can plan.
+pub fn export(seeds: Range<u64>, count: usize, folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let mut written = 0;
+    for seed in seeds {
+        let mut file = generate::case(seed, Reach::Sound);
+        let sayable = file.keep_until.is_empty() && file.devices.iter().all(|d| d.unsupported.is_empty());
+        if !sayable || !(8..=60).contains(&file.nodes.len()) {
+            continue;
+        }
+        if matches!(judge(&file)?, Verdict::GgmlAborts { .. } | Verdict::Unsound(_)) {
+            continue;
+        }
+        file.name = format!("random{written:03}");
+        file.expected = Some(Ggml::new(&file)?.answer(&file)?);
+        let path = folder.join(format!("{}.json.gz", file.name));
+        let mut gzip = flate2::GzBuilder::new().write(std::fs::File::create(path)?, flate2::Compression::best());
+        gzip.write_all(file.to_json().as_bytes())?;
+        gzip.finish()?;
+        written += 1;
+        if written == count {
+            return Ok(());
+        }
+    }
+    bail!("only {written} of these seeds will do")
+}
+
 /// Judges given files and prints the verdicts.
 pub fn replay(paths: &[PathBuf]) -> anyhow::Result<()> {
     let mut differences = 0;
