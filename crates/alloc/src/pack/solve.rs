@@ -47,11 +47,7 @@ pub fn pack(problem: &PackProblem, effort: Effort) -> Result<Packing, PackError>
 }
 
 /// As [`pack`], asking `stop` now and then during the search whether to end with what there is.
-pub fn pack_until(
-    problem: &PackProblem,
-    effort: Effort,
-    stop: &mut dyn FnMut() -> bool,
-) -> Result<Packing, PackError> {
+pub fn pack_until(problem: &PackProblem, effort: Effort, stop: &mut dyn FnMut() -> bool) -> Result<Packing, PackError> {
     let prepared = Prepared::new(problem)?;
     let mut bound = bound_of(&prepared, problem.max_chunk)?;
     let mut found = greedy(problem, &prepared, bound)?;

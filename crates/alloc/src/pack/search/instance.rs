@@ -17,10 +17,6 @@ pub(in super::super) struct Item {
     /// Steps.
     pub lifetime: u32,
     pub fixed: Option<u64>,
-    /// The nearest equal item that must not lie above this one.
-    pub twin_below: Option<u32>,
-    /// The nearest equal item that must not lie below this one.
-    pub twin_above: Option<u32>,
 }
 
 impl Item {
@@ -28,15 +24,6 @@ impl Item {
     #[inline]
     pub fn align_up(&self, floor: u64) -> u64 {
         (floor + self.align - 1) & !(self.align - 1)
-    }
-
-    /// Same lifetime, size and alignment, neither fixed.
-    fn is_twin(&self, other: &Self) -> bool {
-        self.key() == other.key() && self.fixed.is_none() && other.fixed.is_none()
-    }
-
-    fn key(&self) -> (u32, u32, u64, u64) {
-        (self.first, self.last, self.align, u64::MAX - self.size)
     }
 }
 
@@ -55,10 +42,6 @@ pub(in super::super) struct Instance {
     pub unit: u64,
     pub neighbours: Neighbours,
     cliques: Lists,
-    /// Free items with the same lifetime and alignment whose sizes fill it, larger ones first.
-    stack_members: Vec<u32>,
-    /// By item: where its stack starts and where it stands itself.
-    stack_positions: Vec<Range<u32>>,
 }
 
 impl Instance {
@@ -72,10 +55,8 @@ impl Instance {
         highest_offset(&items)?;
         let neighbours = Neighbours::of(&sorted);
         reduce_to_cliques(&mut items);
-        link_twins(&mut items);
-        let (stack_positions, stack_members) = stacks(&items);
         let cliques = members(&items);
-        Some(Self { items, origin, unit, neighbours, cliques, stack_members, stack_positions })
+        Some(Self { items, origin, unit, neighbours, cliques })
     }
 
     pub fn clique_count(&self) -> u32 {
@@ -99,16 +80,13 @@ impl Instance {
         (0..self.clique_count()).map(load).collect()
     }
 
-    /// Items of the same lifetime that stand before this one in the order in which a pile of them is built.
+    /// Whether two items differ in nothing that matters, and neither is fixed.
     #[inline]
-    pub fn stack_before(&self, item: u32) -> &[u32] {
-        let range = &self.stack_positions[item as usize];
-        &self.stack_members[range.start as usize..range.end as usize]
-    }
-
-    #[inline]
-    pub fn are_twins(&self, a: u32, b: u32) -> bool {
-        self.items[a as usize].is_twin(&self.items[b as usize])
+    pub fn are_equal(&self, a: u32, b: u32) -> bool {
+        let (a, b) = (&self.items[a as usize], &self.items[b as usize]);
+        (a.size, a.first, a.last, a.align) == (b.size, b.first, b.last, b.align)
+            && a.fixed.is_none()
+            && b.fixed.is_none()
     }
 }
 
@@ -120,8 +98,6 @@ fn scaled(buffer: &Live, unit: u64) -> Item {
         last: buffer.last,
         lifetime: buffer.lifetime,
         fixed: buffer.fixed.map(|f| f / unit),
-        twin_below: None,
-        twin_above: None,
     }
 }
 
@@ -165,37 +141,6 @@ fn reduce_to_cliques(items: &mut [Item]) {
         item.first = rank[item.first as usize];
         item.last = rank[item.last as usize];
     }
-}
-
-fn link_twins(items: &mut [Item]) {
-    let mut order: Vec<u32> = (0..items.len() as u32).filter(|&i| items[i as usize].fixed.is_none()).collect();
-    order.sort_by_key(|&i| items[i as usize].key());
-    for pair in order.windows(2) {
-        let (a, b) = (pair[0] as usize, pair[1] as usize);
-        if items[a].is_twin(&items[b]) {
-            items[b].twin_below = Some(pair[0]);
-            items[a].twin_above = Some(pair[1]);
-        }
-    }
-}
-
-fn stacks(items: &[Item]) -> (Vec<Range<u32>>, Vec<u32>) {
-    let fits = |i: &Item| i.fixed.is_none() && i.size % i.align == 0;
-    let mut order: Vec<u32> = (0..items.len() as u32).filter(|&i| fits(&items[i as usize])).collect();
-    order.sort_by_key(|&i| items[i as usize].key());
-    let same = |a: u32, b: u32| {
-        let (a, b) = (&items[a as usize], &items[b as usize]);
-        (a.first, a.last, a.align) == (b.first, b.last, b.align)
-    };
-    let mut positions = vec![0..0; items.len()];
-    let mut start = 0;
-    for group in order.chunk_by(|&a, &b| same(a, b)) {
-        for (position, &i) in (start..).zip(group) {
-            positions[i as usize] = start..position;
-        }
-        start += group.len() as u32;
-    }
-    (positions, order)
 }
 
 fn members(items: &[Item]) -> Lists {

@@ -1,5 +1,7 @@
 //! The exact search: place or postpone.
 
+#[cfg(test)]
+mod exhaustive;
 mod instance;
 mod memo;
 mod orders;

@@ -2,6 +2,7 @@
 
 use super::instance::Instance;
 use super::memo::{Memo, Signature};
+use super::orders::Order;
 use super::state::{Conflict, State};
 
 /// How a search ended.
@@ -73,17 +74,17 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Searches below `capacity` for at most `limit` nodes; of equally low items the lower `rank` comes first. Returns the
+    /// Searches below `capacity` for at most `limit` nodes; of equally low items the first in `order` comes first. Returns the
     /// nodes too.
     pub fn search(
         &mut self,
         capacity: u64,
         focus: Focus,
-        rank: &[u32],
+        order: &Order,
         limit: u64,
         stop: &mut dyn FnMut() -> bool,
     ) -> (Outcome, u64) {
-        self.memo.prepare(capacity);
+        self.memo.clear();
         self.arena.clear();
         self.goals.clear();
         self.choices.clear();
@@ -99,8 +100,8 @@ impl<'a> Tree<'a> {
                 return (Outcome::Limit, nodes);
             }
             nodes += 1;
-            let step = match self.select(goal, focus, rank) {
-                Some(item) => self.place(goal, item),
+            let step = match self.select(goal, focus, order) {
+                Some(item) => self.place(goal, item, order),
                 None => Err(self.fail(goal)),
             };
             let failed = match step {
@@ -112,7 +113,7 @@ impl<'a> Tree<'a> {
                 Ok(None) => return (Outcome::Found(self.state.offsets()), nodes),
                 Err(parent) => parent,
             };
-            match self.reconsider(failed) {
+            match self.reconsider(failed, order) {
                 Some(next) => goal = next,
                 None => return (Outcome::Exhausted, nodes),
             }
@@ -126,14 +127,14 @@ impl<'a> Tree<'a> {
     }
 
     /// Goes back to a choice, or further, until postponing is possible. `None`: nothing is left to try.
-    fn reconsider(&mut self, mut failed: Option<u32>) -> Option<Goal> {
+    fn reconsider(&mut self, mut failed: Option<u32>, order: &Order) -> Option<Goal> {
         loop {
             let choice = self.choices[failed? as usize];
             self.state.rewind(choice.trail);
             self.arena.truncate(choice.arena);
             self.goals.truncate(choice.goals);
             self.choices.truncate(failed? as usize);
-            match self.state.postpone(choice.item) {
+            match self.state.postpone(choice.item, order) {
                 Ok(()) => return Some(choice.goal),
                 Err(Conflict) => failed = self.fail(choice.goal),
             }
@@ -141,7 +142,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Places an item. Ok: the next goal, `None` if all are reached. Err: the choice to reconsider.
-    fn place(&mut self, goal: Goal, item: u32) -> Result<Option<Goal>, Option<u32>> {
+    fn place(&mut self, goal: Goal, item: u32, order: &Order) -> Result<Option<Goal>, Option<u32>> {
         let mut parent = goal.parent;
         if self.state.has_alternative(item) {
             parent = Some(self.choices.len() as u32);
@@ -153,34 +154,38 @@ impl<'a> Tree<'a> {
                 goals: self.goals.len(),
             });
         }
-        match self.state.place(item, &self.arena[goal.start as usize..goal.end as usize]) {
+        match self.state.place(item, &self.arena[goal.start as usize..goal.end as usize], order) {
             Ok(()) => Ok(self.split(Goal { parent, ..goal })),
             Err(Conflict) => Err(parent),
         }
     }
 
-    /// The item to branch on: no item it meets is lower. `None`: the goal cannot be reached.
-    fn select(&self, goal: Goal, focus: Focus, rank: &[u32]) -> Option<u32> {
-        let key = |&i: &u32| (self.state.low(i), rank[i as usize]);
+    /// The item to branch on: it does not wait, and no item it meets is lower. `None`: the goal cannot be reached.
+    fn select(&mut self, goal: Goal, focus: Focus, order: &Order) -> Option<u32> {
+        let state = &self.state;
+        let key = |state: &State, i: u32| (state.low(i), order.rank[i as usize]);
         let items = &self.arena[goal.start as usize..goal.end as usize];
         let mut item = match focus {
-            Focus::Lowest => items.iter().copied().min_by_key(key)?,
-            Focus::Tightest => self.state.open_members(self.tightest(items)?).min_by_key(key)?,
+            Focus::Lowest => items.iter().copied().filter(|&i| !state.is_waiting(i)).min_by_key(|&i| key(state, i))?,
+            Focus::Tightest => state.open_members(self.tightest(items)?).min_by_key(|&i| key(state, i))?,
         };
         loop {
-            // What an item waits for is lower; so are the twins that come before it.
-            while let Some(twin) = self.instance.items[item as usize].twin_below
+            // The twins that come before an item are as low; what it waits for is lower.
+            while let Some(twin) = order.twin_below(item)
                 && !self.state.is_placed(twin)
             {
                 item = twin;
             }
+            if self.state.is_waiting(item) {
+                self.state.wait_on(item, order).ok()?;
+            }
             let low = self.state.low(item);
-            match self.state.open_neighbours(item).filter(|&y| self.state.low(y) < low).min_by_key(key) {
+            let lower = self.state.open_neighbours(item).filter(|&y| self.state.low(y) < low);
+            match lower.min_by_key(|&i| key(&self.state, i)) {
                 Some(lower) => item = lower,
-                None => break,
+                None => return Some(item),
             }
         }
-        (!self.state.is_waiting(item)).then_some(item)
     }
 
     fn tightest(&self, items: &[u32]) -> Option<u32> {
