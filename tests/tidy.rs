@@ -99,7 +99,8 @@ fn serialisation_and_http_stay_at_the_edge() {
 fn unsafe_code_stands_in_backends_only_and_says_why_it_is_sound() {
     for dir in ["crates", "src", "tests", "benches"] {
         for (file, text) in sources(dir) {
-            let home = file.starts_with("crates/backends/") || file.starts_with("crates/cudasim/");
+            // benches/peer calls ggml, in a workspace of its own.
+            let home = ["crates/backends/", "crates/cudasim/", "benches/peer/"].iter().any(|d| file.starts_with(d));
             let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
             let found = code.clone().any(|l| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl"));
             assert!(home || !found || file == "tests/tidy.rs", "{file} holds unsafe code");
