@@ -6,6 +6,7 @@
 pub mod families;
 pub mod gguf;
 pub mod hparams;
+pub mod inputs;
 pub mod kv;
 pub mod tokenizer;
 

@@ -7,7 +7,7 @@ use loadmaster_graph::builder::{GluHalves, SoftMax};
 use loadmaster_graph::{Op, TensorId};
 
 /// Smallest positive normal number of F16: sums of expert weights are not let below it.
-const LEAST_WEIGHT_SUM: f32 = 6.103_515_625e-5;
+const LEAST_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 
 /// Which optional tensors a family's feed-forward layers may have.
 #[derive(Clone, Copy, PartialEq, Eq)]

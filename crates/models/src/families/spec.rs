@@ -106,7 +106,7 @@ fn in_range(what: &'static str, value: u32, least: u32, most: u32) -> Result<u32
 pub struct BatchShape {
     /// Tokens.
     pub tokens: u32,
-    /// Tokens whose logits are wanted.
+    /// Rows of logits: tokens whose logits are wanted, but at least 1, so that no tensor is empty.
     pub outputs: u32,
     /// First stream of the cache that the tokens belong to.
     pub first_stream: u32,
@@ -140,7 +140,7 @@ impl BatchShape {
         let full = state.cache(CacheKind::Full).visible(&slots.full);
         Self {
             tokens: batch.len() as u32,
-            outputs: batch.outputs().count() as u32,
+            outputs: (batch.outputs().count() as u32).max(1),
             first_stream: streams.start,
             streams: streams.end - streams.start,
             cells: full,

@@ -197,7 +197,11 @@ impl KvCache {
             self.free_where(stream, &(Pos(0)..Pos(u32::MAX)), |cells, id| {
                 let stays = stream == kept && cells.sequences(id).contains(sequence);
                 let others: Vec<SequenceId> = cells.sequences(id).iter().filter(|&s| !stays || s != sequence).collect();
-                others.into_iter().fold(false, |freed, other| cells.release(id, other) || freed)
+                let mut freed = false;
+                for other in others {
+                    freed |= cells.release(id, other);
+                }
+                freed
             });
         }
     }
