@@ -3,10 +3,14 @@
 mod support;
 
 use loadmaster_graph::file::GraphFile;
-use loadmaster_graph::{Graph, Op, Tensor, TensorId};
-use loadmaster_models::families::{self, Attention, BatchShape, GraphSpec, HomeId, Homes, KvLayout};
-use loadmaster_models::gguf::{Gguf, MetaValue, Value, Writer};
-use loadmaster_models::hparams::HParams;
+use loadmaster_graph::{Bytes, DType, Graph, Op, Tensor, TensorId};
+use loadmaster_models::families::{
+    self, Attention, BatchShape, CachePart, FamilyError, GraphSpec, HomeId, Homes, InputKind, KvLayout, ModelGraph,
+    Part,
+};
+use loadmaster_models::gguf::{Gguf, GgufError, GgufFault, MetaValue, Subject, Value, Writer};
+use loadmaster_models::hparams::{HParams, LayerId};
+use loadmaster_models::kv::CacheKind;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -221,4 +225,203 @@ fn every_golden_graph_of_the_families_is_rebuilt_exactly() {
         }
     }
     assert_eq!(count, 88, "golden graphs of the families");
+}
+
+fn tiny_spec(params: &HParams, attention: Attention) -> GraphSpec {
+    let layout = KvLayout { cells: 256, sliding_cells: 256, streams: 1, key_type: DType::F16, value_type: DType::F16 };
+    let shape = BatchShape { tokens: 4, outputs: 1, first_stream: 0, streams: 1, cells: 256, sliding_cells: 256 };
+    GraphSpec { shape, layout, attention, homes: Homes::single(params) }
+}
+
+fn build_tiny(writer: &Writer, change: impl FnOnce(&mut GraphSpec)) -> Result<ModelGraph, FamilyError> {
+    let model = Gguf::from_bytes(Arc::new(writer.header())).expect("a header");
+    let params = HParams::from_gguf(&model).expect("fine");
+    let mut spec = tiny_spec(&params, Attention::Flash);
+    change(&mut spec);
+    families::build(&model, &params, &spec)
+}
+
+/// A llama of one layer whose weights are `weights` beside the common ones.
+fn one_layer(arch: &str, weights: &[(&str, &[u64])]) -> Writer {
+    let numbers = [
+        ("block_count", 1),
+        ("context_length", 512),
+        ("embedding_length", 64),
+        ("feed_forward_length", 96),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+    ];
+    let common: [(&str, &[u64]); 5] = [
+        ("token_embd.weight", &[64, 10]),
+        ("output_norm.weight", &[64]),
+        ("blk.0.attn_norm.weight", &[64]),
+        ("blk.0.attn_output.weight", &[64, 64]),
+        ("blk.0.ffn_norm.weight", &[64]),
+    ];
+    let writer = metadata(arch, &numbers, &[("attention.layer_norm_rms_epsilon", 1e-5)]);
+    common.iter().chain(weights).fold(writer, |w, (name, ne)| w.with_tensor_entry(name, DType::F32, ne))
+}
+
+const SEPARATE: [(&str, &[u64]); 6] = [
+    ("blk.0.attn_q.weight", &[64, 64]),
+    ("blk.0.attn_k.weight", &[64, 32]),
+    ("blk.0.attn_v.weight", &[64, 32]),
+    ("blk.0.ffn_gate.weight", &[64, 96]),
+    ("blk.0.ffn_up.weight", &[64, 96]),
+    ("blk.0.ffn_down.weight", &[96, 64]),
+];
+
+#[test]
+fn a_missing_weight_is_named() {
+    for (missing, _) in SEPARATE {
+        let rest: Vec<_> = SEPARATE.iter().copied().filter(|(name, _)| *name != missing).collect();
+        let error = build_tiny(&one_layer("llama", &rest), |_| ()).expect_err("a weight is missing");
+        let FamilyError::Weight(GgufError { place, fault: GgufFault::Missing }) = &error else {
+            unreachable!("{error}");
+        };
+        assert_eq!(place.subject, Subject::Tensor(missing.into()));
+    }
+}
+
+#[test]
+fn a_weight_of_other_extents_or_of_an_unknown_type_is_refused() {
+    let mut wrong = SEPARATE;
+    wrong[5] = ("blk.0.ffn_down.weight", &[64, 96]);
+    let error = build_tiny(&one_layer("llama", &wrong), |_| ()).expect_err("transposed").to_string();
+    assert!(error.contains("blk.0.ffn_down.weight") && error.contains("[96, 64, 1, 1]"), "{error}");
+
+    let odd = one_layer("llama", &SEPARATE[1..]).with_raw_tensor("blk.0.attn_q.weight", 99, &[64, 64], vec![]);
+    let error = build_tiny(&odd, |_| ()).expect_err("type 99").to_string();
+    assert!(error.contains("blk.0.attn_q.weight") && error.contains("99"), "{error}");
+}
+
+#[test]
+fn shapes_that_do_not_fit_the_cache_are_refused() {
+    let changes: [fn(&mut GraphSpec); 7] = [
+        |s| s.shape.tokens = 0,
+        |s| s.shape.outputs = 5,
+        |s| s.shape.cells = 257,
+        |s| s.shape.streams = 2,
+        |s| s.shape.first_stream = 1,
+        |s| (s.layout.streams, s.shape.streams) = (3, 3),
+        |s| s.homes.layers.clear(),
+    ];
+    assert!(build_tiny(&one_layer("llama", &SEPARATE), |_| ()).is_ok());
+    for (i, change) in changes.into_iter().enumerate() {
+        let error = build_tiny(&one_layer("llama", &SEPARATE), change).expect_err("refused");
+        assert!(matches!(error, FamilyError::Shape { .. } | FamilyError::Homes { .. }), "{i}: {error}");
+    }
+}
+
+#[test]
+fn weights_that_layers_share_exist_once_per_home() {
+    let model = golden_model("tiny-llama-F16.gguf");
+    let params = HParams::from_gguf(&model).expect("fine");
+    let factors = |homes: [usize; 2]| {
+        let mut spec = tiny_spec(&params, Attention::Plain);
+        spec.homes.layers = homes.map(HomeId::new).to_vec();
+        let built = families::build(&model, &params, &spec).expect("builds");
+        let parts = built.weights.iter().filter(|w| &*model.tensor(w.weight).name == "rope_freqs.weight");
+        parts.map(|w| (w.home.index(), w.part)).collect::<Vec<_>>()
+    };
+    let layer = |i| Part::Layer(LayerId::new(i));
+    assert_eq!(factors([1, 1]), [(1, layer(0))]);
+    assert_eq!(factors([1, 2]), [(1, layer(0)), (2, layer(1))]);
+
+    let alice = golden_model("alice-Q8_0.gguf");
+    let params = HParams::from_gguf(&alice).expect("fine");
+    let embeddings = |output: usize| {
+        let mut spec = tiny_spec(&params, Attention::Plain);
+        spec.homes.output = HomeId::new(output);
+        let built = families::build(&alice, &params, &spec).expect("builds");
+        built.weights.iter().filter(|w| &*alice.tensor(w.weight).name == "token_embd.weight").count()
+    };
+    assert_eq!((embeddings(0), embeddings(1)), (1, 2), "a second copy where the output lives elsewhere");
+}
+
+#[test]
+fn a_fused_projection_gives_views_and_an_unfused_one_products() {
+    let fused = [
+        ("blk.0.attn_qkv.weight", &[64, 128][..]),
+        ("blk.0.ffn_up.weight", &[64, 192]),
+        ("blk.0.ffn_down.weight", &[96, 64]),
+    ];
+    for attention in [Attention::Flash, Attention::Plain] {
+        let built = build_tiny(&one_layer("phi3", &fused), |s| s.attention = attention).expect("builds");
+        let products = built.graph.tensors().values().filter(|t| t.op == Op::MulMat).count();
+        let inside = if attention == Attention::Plain { 2 } else { 0 };
+        assert_eq!(
+            products,
+            1 + 1 + 2 + 1 + inside,
+            "one for all three, one back, two of the feed-forward layer, logits"
+        );
+        let view = built.graph.tensors().values().find(|t| &*t.name == "Vcur-0").expect("values");
+        assert_eq!((view.op, view.view.map(|v| v.offset)), (Op::View, Some(Bytes(96 * 4))));
+    }
+}
+
+#[test]
+fn every_tensor_of_a_graph_is_accounted_for() {
+    for name in ["llama-F16", "mixtral-Q8_0", "gemma3-Q8_0", "phi3-Q4_1", "qwen2-Q4_0", "qwen3moe-Q4_K_M"] {
+        let model = golden_model(&format!("tiny-{name}.gguf"));
+        let params = HParams::from_gguf(&model).expect("fine");
+        let built = families::build(&model, &params, &tiny_spec(&params, Attention::Plain)).expect("builds");
+        let graph = &built.graph;
+        let mut known: Vec<TensorId> = built.inputs.iter().map(|i| i.tensor).collect();
+        known.extend(built.weights.iter().map(|w| w.tensor));
+        known.extend(built.caches.iter().map(|c| c.tensor));
+        known.sort_unstable();
+        let mut leafs: Vec<TensorId> = graph.leafs().values().copied().collect();
+        leafs.sort_unstable();
+        assert_eq!(known, leafs, "{name}: a leaf is an input, a weight or a cache");
+        for weight in &built.weights {
+            assert_eq!(graph.tensor(weight.tensor).name, model.tensor(weight.weight).name);
+        }
+        for (norm, layer) in &built.norms {
+            assert_eq!(graph.tensor(*norm).name, format!("norm-{}", layer.index()).into());
+        }
+        for (out, layer) in &built.attention_outputs {
+            assert_eq!(graph.tensor(*out).name, format!("kqv_out-{}", layer.index()).into());
+        }
+        assert_eq!(built.attention_outputs.len(), params.layers.len());
+        assert_eq!(graph.tensor(built.logits).ne, [u64::from(params.vocab), 1, 1, 1]);
+        assert_eq!(graph.nodes().values().last(), Some(&built.logits));
+    }
+}
+
+#[test]
+fn a_quantized_cache_is_rotated_into_and_out_of() {
+    let model = golden_model("tiny-llama-F16.gguf");
+    let params = HParams::from_gguf(&model).expect("fine");
+    let mut spec = tiny_spec(&params, Attention::Flash);
+    (spec.layout.key_type, spec.layout.value_type) = (DType::Q8_0, DType::Q8_0);
+    let built = families::build(&model, &params, &spec).expect("builds");
+    let size = |kind| {
+        let input = built.inputs.iter().find(|i| i.kind == kind).expect("an input of that kind");
+        built.graph.tensor(input.tensor).ne
+    };
+    assert_eq!(size(InputKind::KeyRotation(CacheKind::Full)), [128, 128, 1, 1], "the whole head");
+    assert_eq!(size(InputKind::ValueRotation(CacheKind::Full)), [64, 64, 1, 1]);
+    let hinted = built.graph.tensors().values().filter(|t| t.op == Op::MulMat && t.params[..] == [0, 1]).count();
+    assert_eq!(hinted, 2 * 4, "queries, keys, values and the way back, in both layers");
+
+    spec.attention = Attention::Plain;
+    let error = families::build(&model, &params, &spec).expect_err("transposed values cannot be quantized");
+    assert!(matches!(error, FamilyError::CacheType { part: CachePart::Values, .. }), "{error}");
+}
+
+#[test]
+fn streams_are_read_from_the_first_one_on() {
+    let model = golden_model("tiny-llama-F16.gguf");
+    let params = HParams::from_gguf(&model).expect("fine");
+    let mut spec = tiny_spec(&params, Attention::Flash);
+    spec.layout.streams = 4;
+    (spec.shape.first_stream, spec.shape.streams) = (1, 2);
+    let built = families::build(&model, &params, &spec).expect("builds");
+    let view = built.graph.tensors().values().find(|t| &*t.name == "cache_k_l0 (view)" && t.op == Op::View);
+    let view = view.expect("a view of the keys");
+    assert_eq!(view.ne, [128, 2, 256, 2]);
+    assert_eq!(view.view.map(|v| v.offset), Some(Bytes(256 * 256 * 2)), "one stream of 256 cells further");
+    let mask = built.inputs.iter().find(|i| i.kind == InputKind::Mask(CacheKind::Full)).expect("a mask");
+    assert_eq!(built.graph.tensor(mask.tensor).ne, [256, 2, 1, 2]);
 }

@@ -230,19 +230,10 @@ impl Context<'_> {
 
     fn load_rows(&mut self, cache: TensorId, layer: LayerRef) -> Result<TensorId, FamilyError> {
         let t = self.b.tensor(cache)?;
-        let (dtype, nb) = (t.dtype, t.nb);
-        let head = self.row_size(dtype, self.head())?;
+        // Heads are whole blocks: checked with the layout.
+        let (nb, head) = (t.nb, t.dtype.row_size(self.head()).unwrap_or_default().get());
         let ne = [self.head(), layer.kv_heads, self.visible(layer.cache), self.shape.streams.into()];
         self.view(cache, &ne, &[head, nb[1], nb[2]], nb[2] * u64::from(self.shape.first_stream))
-    }
-
-    fn row_size(&self, dtype: DType, elements: u64) -> Result<u64, FamilyError> {
-        let size = dtype.row_size(elements).ok_or_else(|| FamilyError::CacheType {
-            part: CachePart::Keys,
-            dtype,
-            reason: format!("a head of {elements} elements is no whole number of its blocks"),
-        })?;
-        Ok(size.get())
     }
 
     /// Attention of all heads: `[head · heads, tokens]`.

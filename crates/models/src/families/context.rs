@@ -52,6 +52,7 @@ impl LayerRef {
 impl<'a> Context<'a> {
     pub(super) fn new(file: &'a Gguf, params: &'a HParams, spec: &'a GraphSpec) -> Result<Self, FamilyError> {
         spec.shape.check(&spec.layout)?;
+        check_types(params, spec)?;
         if spec.homes.layers.len() != params.layers.len() {
             return Err(FamilyError::Homes { expected: params.layers.len(), found: spec.homes.layers.len() });
         }
@@ -240,6 +241,39 @@ impl<'a> Context<'a> {
     pub(super) fn weights(&self) -> Vec<WeightUse> {
         self.weights.values().copied().collect()
     }
+}
+
+/// Types that a cache can have.
+const CACHE_TYPES: [DType; 9] = [
+    DType::F32,
+    DType::F16,
+    DType::Bf16,
+    DType::Q8_0,
+    DType::Q5_1,
+    DType::Q5_0,
+    DType::Q4_1,
+    DType::Q4_0,
+    DType::Iq4Nl,
+];
+
+/// Quantized caches need heads of whole blocks, and values that are not transposed.
+fn check_types(params: &HParams, spec: &GraphSpec) -> Result<(), FamilyError> {
+    let parts = [(CachePart::Keys, spec.layout.key_type), (CachePart::Values, spec.layout.value_type)];
+    for (part, dtype) in parts {
+        let refuse = |reason: String| Err(FamilyError::CacheType { part, dtype, reason });
+        if !CACHE_TYPES.contains(&dtype) {
+            return refuse(format!("it must be one of {}", CACHE_TYPES.map(DType::name).join(", ")));
+        }
+        if dtype.row_size(params.key_length.into()).is_none() {
+            return refuse(format!("a head of {} elements is no whole number of its blocks", params.key_length));
+        }
+        if part == CachePart::Values && dtype.is_quantized() && spec.attention == Attention::Plain {
+            return refuse(
+                "without flash attention values are stored transposed, which quantized blocks cannot be".into(),
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Size of the rotation of values: small ones do better (as llama.cpp chose).
