@@ -10,7 +10,7 @@ const GRAPHS: [&str; 2] = ["llama3-70b.2x48-fa.003", "qwen3-235b-a22b.8x24-fa.00
 
 fn load(name: &str) -> GraphFile {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/goldens/graphs/{name}.json.gz"));
-    GraphFile::read_path(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    GraphFile::read_path(&path).expect("golden files are readable")
 }
 
 /// Criterion's throughput line gives elements (nodes) a second; its inverse is the time of a node.

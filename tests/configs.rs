@@ -1,4 +1,5 @@
 //! Machine files: all of ours load, and every limit and contradiction is refused with its place.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 use loadmaster::config::{Config, ConfigError, MAX_BUFFER_TYPES, MAX_DEVICES, MAX_FILE_BYTES, MAX_LINKS, MAX_POOLS};
 use loadmaster_graph::{Bytes, Op};

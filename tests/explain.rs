@@ -1,4 +1,5 @@
 //! `loadmaster explain` and `loadmaster compare` as a user meets them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 use assert_cmd::Command;
 use loadmaster_graph::file::GraphFile;

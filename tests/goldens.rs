@@ -1,6 +1,7 @@
 //! Every golden graph, planned under policy `ggml`: devices, splits, inputs, buffer ids, sizes and offsets are those that
 //! ggml chose. Beside the graphs of real models there are random ones, with shared buffer types, chunk limits, pins,
 //! holes and other things that real models do not combine; ggml's answers to them come from benches/peer.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 use loadmaster_alloc::{AllocGraph, AllocPlan, ItemId, Origin, Placer};
 use loadmaster_graph::file::{AllocEntry, Expected, ExpectedPlace, GraphFile};

@@ -1,4 +1,5 @@
 //! Machines: what is refused and why, short specs, memory rules.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 mod support;
 
@@ -12,11 +13,12 @@ fn link(from: usize, to: usize) -> Link {
 }
 
 type Change = fn(&mut MachineParts);
+type Expected = fn(&MachineError) -> bool;
 
 #[test]
 fn every_contradiction_of_a_machine_is_refused_with_its_own_error() {
     let own = BufferTypeId::new(0);
-    let cases: [(Change, fn(&MachineError) -> bool); 18] = [
+    let cases: [(Change, Expected); 18] = [
         (|p| *p = MachineParts::default(), |e| matches!(e, MachineError::NoDevice)),
         (
             |p| p.devices[dev(1)].name = "SIM0".into(),

@@ -1,4 +1,5 @@
 //! Random graphs on random machines, through the whole chain with every checker; and the checkers themselves.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 mod support;
 

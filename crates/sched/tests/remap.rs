@@ -1,4 +1,5 @@
 //! Graph files on other machines than their own.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! No fixed tables: thousands of inputs, splits and sources, and more devices than a machine word has bits.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Where graphs are cut, what is copied, and the list that the allocator sees.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 mod support;
 

@@ -167,7 +167,9 @@ impl BufferTypeDesc {
     #[must_use]
     pub fn alloc_size(&self, tensor: &Tensor) -> Bytes {
         let size = tensor.nbytes();
-        let Some(padding) = self.row_padding.filter(|&p| tensor.dtype.is_quantized() && tensor.ne[0] % p != 0) else {
+        let Some(padding) =
+            self.row_padding.filter(|&p| tensor.dtype.is_quantized() && !tensor.ne[0].is_multiple_of(p))
+        else {
             return size;
         };
         let missing = tensor.dtype.row_size(padding - tensor.ne[0] % padding).unwrap_or(Bytes::ZERO);
