@@ -71,14 +71,19 @@ impl OwnedTensor {
 
     /// The same memory seen with other extents and strides, from a byte offset. Errors: the layout leaves the memory.
     pub fn with_layout(self, offset: Bytes, ne: Dims, nb: Dims) -> Result<Self, OwnedError> {
-        let available = Bytes(self.memory().len() as u64);
         let dtype = self.dtype;
+        self.reinterpret(dtype, offset, ne, nb)
+    }
+
+    /// The same memory seen as another type. Errors: the layout leaves the memory.
+    pub fn reinterpret(self, dtype: DType, offset: Bytes, ne: Dims, nb: Dims) -> Result<Self, OwnedError> {
+        let available = Bytes(self.memory().len() as u64);
         let span = span(dtype, &ne, &nb).and_then(|s| s.checked_add(offset.get()));
         let needed = Bytes(span.ok_or(OwnedError::Layout { dtype, ne })?);
         if needed > available {
             return Err(OwnedError::TooShort { dtype, ne, nb, needed, available });
         }
-        Ok(Self { ne, nb, offset: offset.get() as usize, ..self })
+        Ok(Self { dtype, ne, nb, offset: offset.get() as usize, ..self })
     }
 
     /// Element type.
