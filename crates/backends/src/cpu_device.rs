@@ -115,6 +115,9 @@ impl Device for CpuDevice {
             why: format!("{} reads host memory, which {} copies from itself", self.name(), other.name()),
         }
     }
+    fn keeps_bytes(&self) -> bool {
+        self.core.arithmetic == Arithmetic::Real
+    }
     fn create_stream(&self) -> Result<Arc<dyn Stream>, DeviceError> {
         self.core.may_create(Call::Create)?;
         QueueStream::start(&self.core)

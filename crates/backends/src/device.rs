@@ -96,6 +96,10 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn in_place(&self) -> InPlaceTable;
     /// Whether it can copy from its own memory to that of `other` directly.
     fn peer(&self, other: &dyn Device) -> PeerAccess;
+    /// Whether its memory holds bytes. A device that only simulates time has none: what is read from it is arbitrary.
+    fn keeps_bytes(&self) -> bool {
+        true
+    }
     /// Makes a stream.
     fn create_stream(&self) -> Result<Arc<dyn Stream>, DeviceError>;
     /// Makes an event, not recorded yet.

@@ -158,6 +158,12 @@ impl BufferType for HostMemory {
     fn is_host(&self) -> bool {
         true
     }
+    fn available(&self) -> Option<Bytes> {
+        match self.space {
+            Space::Limited(capacity) => Some(capacity.saturating_sub(self.core.counters.own_bytes())),
+            Space::Unlimited => None,
+        }
+    }
     fn alloc_buffer(&self, size: Bytes) -> Result<Arc<dyn Buffer>, Refused> {
         let refused =
             |reason: String, available| Refused { buffer_type: self.name.to_string(), needed: size, available, reason };

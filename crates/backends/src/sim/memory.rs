@@ -88,6 +88,9 @@ impl BufferType for SimMemory {
     fn is_host(&self) -> bool {
         false
     }
+    fn available(&self) -> Option<Bytes> {
+        Some(self.capacity.saturating_sub(self.core.counters.own_bytes()))
+    }
     fn alloc_size(&self, _id: TensorId, tensor: &Tensor) -> Bytes {
         padded(tensor, self.row_padding)
     }

@@ -166,6 +166,9 @@ impl Device for SimDevice {
         }
         PeerAccess::None { why: format!("{} is not configured to reach {}", self.name(), other.name()) }
     }
+    fn keeps_bytes(&self) -> bool {
+        self.core.arithmetic == Arithmetic::Real
+    }
     fn create_stream(&self) -> Result<Arc<dyn Stream>, DeviceError> {
         self.core.may_create(Call::Create)?;
         QueueStream::start(&self.core)

@@ -1,6 +1,6 @@
 //! From a plan to the steps of a run.
 
-use super::error::ExecError;
+use super::error::{ExecError, Named};
 use super::paths::{CopyPath, PathTable};
 use super::place::{Memory, MemoryId, Place, Places, ResidentPlace};
 use super::ranges::{RangeSet, Span};
@@ -114,6 +114,7 @@ const LINE: u64 = 64;
 /// O((nodes + sources) × turns).
 pub fn schedule(planned: &Planned<'_, '_>, options: &ScheduleOptions) -> Result<Schedule, ExecError> {
     let order = order(planned)?;
+    check_copies(planned)?;
     let experts = find_experts(planned, options);
     let places = Places::new(planned.lowered, planned.plan, planned.arenas, planned.resident);
     let mut builder = Builder {
@@ -140,10 +141,7 @@ pub fn schedule(planned: &Planned<'_, '_>, options: &ScheduleOptions) -> Result<
 fn order(planned: &Planned<'_, '_>) -> Result<Vec<NodeId>, ExecError> {
     let graph = &planned.lowered.graph;
     let (tensors, nodes) = (planned.graph().tensors().len(), planned.graph().nodes().len());
-    let mut node_of = IdVec::<TensorId, Option<NodeId>>::filled(None, tensors);
-    for (node, &tensor) in planned.graph().nodes().iter() {
-        node_of[tensor] = Some(node);
-    }
+    let node_of = nodes_by_tensor(planned.graph());
     let item = |position: loadmaster_graph::Step| graph.nodes().get(position.get() as usize).copied();
     let node = |item: ItemId| match graph.item(item).origin {
         Origin::Tensor(tensor) => node_of[tensor],
@@ -156,6 +154,38 @@ fn order(planned: &Planned<'_, '_>) -> Result<Vec<NodeId>, ExecError> {
         Some(&found) => Err(ExecError::Mismatch { found, expected: nodes }),
         None => Ok(order),
     }
+}
+
+/// By tensor: its node.
+fn nodes_by_tensor(graph: &Graph) -> IdVec<TensorId, Option<NodeId>> {
+    let mut node_of = IdVec::filled(None, graph.tensors().len());
+    for (node, &tensor) in graph.nodes().iter() {
+        node_of[tensor] = Some(node);
+    }
+    node_of
+}
+
+/// A copy is made when its split starts: its original must have been computed by an earlier split.
+fn check_copies(planned: &Planned<'_, '_>) -> Result<(), ExecError> {
+    let graph = planned.graph();
+    let node_of = nodes_by_tensor(graph);
+    for copy in planned.splits.copies().values() {
+        let start = planned.splits.splits()[copy.split].start;
+        if node_of[shown(graph, copy.tensor)].is_some_and(|node| node >= start) {
+            let tensor = Named::of(graph, copy.tensor);
+            return Err(ExecError::CopiedTooEarly { tensor, split: copy.split });
+        }
+    }
+    Ok(())
+}
+
+/// What view operations lead to: the tensor whose computation makes the bytes.
+fn shown(graph: &Graph, mut tensor: TensorId) -> TensorId {
+    while let (true, Some(source)) = (graph.tensor(tensor).op.is_view(), graph.tensor(tensor).src.first()) {
+        let Some(source) = *source else { break };
+        tensor = source;
+    }
+    tensor
 }
 
 /// Weights in host memory, never written, that only MUL_MAT_ID nodes read, all with the same ids.

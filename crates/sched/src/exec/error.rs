@@ -1,10 +1,12 @@
 //! Errors of binding and running.
 
-use super::schedule::QueueId;
+use crate::error::SchedError;
+use crate::machine::Driver;
 use loadmaster_alloc::Refused;
 use loadmaster_backends::DeviceError;
 use loadmaster_graph::{Bytes, DeviceId, Graph, NodeId, SplitId, TensorId};
 use std::fmt;
+use std::num::NonZeroUsize;
 
 /// A tensor with its name, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,25 @@ pub enum ExecError {
     /// A tensor is neither placed by the plan nor in memory.
     #[error("{0} is neither placed by the plan nor in memory: say where it is, or flag it as input and reserve again")]
     NotPlaced(Named),
+    /// The graph cannot be planned, or the plan gets no memory.
+    #[error(transparent)]
+    Planning(Box<SchedError>),
+    /// The threads of the kernels could not be started.
+    #[error("{threads} threads could not be started: {reason}")]
+    Threads {
+        /// How many were asked for.
+        threads: NonZeroUsize,
+        /// The system's words.
+        reason: String,
+    },
+    /// A device's driver is not in this program.
+    #[error("device `{device}` needs the driver {driver}, which is not in this program")]
+    NoDriver {
+        /// The device.
+        device: Box<str>,
+        /// The driver.
+        driver: Driver,
+    },
     /// The parts of a plan were made for different graphs.
     #[error("a part of the plan has {found} nodes, the graph {expected}: they do not belong together")]
     Mismatch {
@@ -72,6 +93,15 @@ pub enum ExecError {
         found: usize,
         /// Nodes of the graph.
         expected: usize,
+    },
+    /// A split copies something that is computed only in that split or later, such as a view on another device than its
+    /// root.
+    #[error("{split} copies {tensor} when it starts, but that is not computed before: keep a view on its root's device")]
+    CopiedTooEarly {
+        /// What is copied.
+        tensor: Named,
+        /// The split that copies it.
+        split: SplitId,
     },
     /// The number of devices is not the machine's.
     #[error("{found} devices were given for a machine of {expected}")]
@@ -124,6 +154,9 @@ pub enum ExecError {
     /// A tensor that no longer holds its value when a run has ended.
     #[error("{0} is no output: its memory is used again during the run; flag it as output, or observe it")]
     NotKept(Named),
+    /// The last run failed or was stopped, or there was none.
+    #[error("there are no results: the last run failed or was stopped, or nothing ran yet")]
+    NoResults,
     /// An output was asked for whose slot a later run uses.
     #[error("the outputs of run {run} were overwritten: {kept} runs are kept")]
     Overwritten {
@@ -144,16 +177,16 @@ pub enum ExecError {
         /// How many experts there are.
         experts: u64,
     },
-    /// A queue has no stream, which is our own fault.
-    #[error("{queue} has no stream")]
-    NoStream {
-        /// The queue.
-        queue: QueueId,
-    },
 }
 
 impl ExecError {
     pub(super) fn not_placed(graph: &Graph, tensor: TensorId) -> Self {
         Self::NotPlaced(Named::of(graph, tensor))
+    }
+}
+
+impl From<SchedError> for ExecError {
+    fn from(error: SchedError) -> Self {
+        Self::Planning(Box::new(error))
     }
 }

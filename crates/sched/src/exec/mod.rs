@@ -1,23 +1,39 @@
 //! Execution of a plan: see `protocol.md` for who waits for whom and why that is enough.
 #![doc = include_str!("protocol.md")]
 
+pub mod bind;
 pub mod build;
 mod cells;
 pub mod check;
 pub mod error;
+pub mod executable;
+mod experts;
+mod failure;
 pub mod hazards;
 pub mod interleave;
+mod issue;
+pub mod observe;
+pub mod open;
 pub mod paths;
 pub mod place;
 mod ranges;
+pub mod runtime;
 pub mod schedule;
+mod selftest;
+pub mod session;
 
+pub use bind::Buffers;
 pub use build::{ExpertUpload, Outputs, Planned, ScheduleOptions, schedule};
 pub use check::{Race, RunStep, check};
 pub use error::{At, ExecError, Named};
+pub use executable::{Executable, Run};
 pub use hazards::{Wait, Waits, waits};
 pub use interleave::{Finding, Interleaver};
-pub use paths::{CopyPath, PathTable};
+pub use observe::{Flow, Observer};
+pub use open::open;
+pub use paths::{CopyPath, PathReport, PathTable};
 pub use place::{Memories, Memory, MemoryId, Place, ResidentPlace};
 pub use ranges::Span;
+pub use runtime::Runtime;
 pub use schedule::{Access, Action, Hop, Mode, Move, Queue, QueueId, Schedule, Step, StepId};
+pub use session::{PlanId, Resident, Session, SessionOptions, SessionStats};

@@ -48,3 +48,24 @@ impl PathTable {
         }
     }
 }
+
+/// Why two devices copy as they do.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PathReport {
+    /// Where bytes come from.
+    pub from: DeviceId,
+    /// Where they go.
+    pub to: DeviceId,
+    /// The path that is taken.
+    pub path: CopyPath,
+    /// Why not a better one, or that its test passed.
+    pub why: String,
+    /// Bytes a second that the test reached; `None` where nothing could be measured.
+    pub bandwidth: Option<f64>,
+}
+
+impl fmt::Display for PathReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}: {} ({})", self.from, self.to, self.path, self.why)
+    }
+}

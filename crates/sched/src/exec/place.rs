@@ -81,18 +81,15 @@ impl<'a, 'g> Places<'a, 'g> {
         &mut self.memories
     }
 
-    pub(super) fn into_memories(self) -> Memories {
-        self.memories
+    /// Takes over the numbers that a schedule gave.
+    pub(super) fn adopt(&mut self, kinds: &IdVec<MemoryId, Memory>) {
+        kinds.values().for_each(|&kind| {
+            self.memories.id(kind);
+        });
     }
 
-    /// The bytes of an item that a node reads or writes, in runs of a turn. Split inputs and input leafs stand for their
-    /// copy of that turn.
-    pub(super) fn of(&mut self, item: ItemId, turn: u32) -> Result<Place, ExecError> {
-        let record = self.lowered.graph.item(item);
-        match record.origin {
-            Origin::Copy { .. } => self.placed(item, item),
-            Origin::Tensor(tensor) | Origin::Keep(tensor) => self.of_tensor(tensor, turn),
-        }
+    pub(super) fn into_memories(self) -> Memories {
+        self.memories
     }
 
     /// The copy of a split input.

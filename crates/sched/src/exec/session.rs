@@ -1,0 +1,242 @@
+//! Several plans over one arena.
+
+use super::bind::Buffers;
+use super::build::{ExpertUpload, Outputs, Planned, ScheduleOptions};
+use super::error::ExecError;
+use super::executable::Executable;
+use super::place::ResidentPlace;
+use super::runtime::Runtime;
+use crate::assign::{AssignOptions, assign};
+use crate::error::SchedError;
+use crate::lower::{LowerOptions, Lowered, lower};
+use crate::residency::Residency;
+use crate::split::split;
+use loadmaster_alloc::place::{BestOptions, InPlaceTables};
+use loadmaster_alloc::{Allocation, ArenaId, Arenas, Buffer, GraphAllocator, Placer};
+use loadmaster_graph::{BufferId, Bytes, Graph, IdVec, StructuralHash, TensorId};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+/// Plans that are kept bound; the one that was not used for longest goes first.
+const MAX_PLANS: usize = 32;
+
+/// How a session plans and runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionOptions {
+    /// How devices are chosen.
+    pub assign: AssignOptions,
+    /// Pipeline copies of every input: runs that overlap.
+    pub n_copies: NonZeroU32,
+    /// How lifetimes become offsets.
+    pub placer: Placer,
+    /// What becomes of outputs.
+    pub outputs: Outputs,
+    /// What is uploaded of experts in host memory.
+    pub experts: ExpertUpload,
+    /// Smallest piece of a staged copy.
+    pub piece: Bytes,
+}
+
+impl SessionOptions {
+    /// No pipelining, the smallest plans that the devices' kernels allow, outputs in place.
+    #[must_use]
+    pub fn new(runtime: &Runtime) -> Self {
+        let in_place = InPlaceTables::Each(runtime.devices().values().map(|d| d.in_place()).collect());
+        let piece = ScheduleOptions::new(runtime.paths().clone()).piece;
+        Self {
+            assign: AssignOptions::default(),
+            n_copies: NonZeroU32::MIN,
+            placer: Placer::Best(BestOptions { in_place, ..BestOptions::default() }),
+            outputs: Outputs::default(),
+            experts: ExpertUpload::default(),
+            piece,
+        }
+    }
+}
+
+/// What is in memory before a graph runs, with the buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident<'a> {
+    /// Which buffer each tensor is in, and what kind each buffer is.
+    pub residency: &'a Residency,
+    /// The buffers.
+    pub buffers: &'a IdVec<BufferId, Arc<dyn Buffer>>,
+    /// By tensor that is in a buffer itself: its first byte there.
+    pub offsets: &'a IdVec<TensorId, Bytes>,
+}
+
+impl Resident<'_> {
+    fn place(&self, tensor: TensorId) -> Option<ResidentPlace> {
+        let buffer = self.residency.buffer_of.get(tensor).copied().flatten()?;
+        Some((buffer.index() as u32, *self.offsets.get(tensor)?))
+    }
+
+    /// What distinguishes two plans for equal graphs. O(tensors).
+    fn key(&self, graph: &Graph) -> StructuralHash {
+        let mut hasher = graph.structural_hash().extend();
+        for (tensor, buffer) in self.residency.buffer_of.iter() {
+            let Some(buffer) = buffer else { continue };
+            hasher.word((tensor.index() as u64) << 32 | buffer.index() as u64);
+            hasher.word(self.offsets.get(tensor).map_or(0, |o| o.get()));
+        }
+        hasher.word(self.buffers.len() as u64);
+        for (buffer, kind) in self.buffers.values().zip(self.residency.buffers.values()) {
+            // The buffers are held by what is bound, so an address in use is not given to another.
+            hasher.word(Arc::as_ptr(buffer).addr() as u64);
+            hasher.word((kind.buffer_type.index() as u64) << 8 | kind.usage as u64);
+        }
+        for (tensor, device) in &self.residency.pinned {
+            hasher.word((tensor.index() as u64) << 32 | device.index() as u64);
+        }
+        hasher.finish()
+    }
+}
+
+/// A plan that a session keeps. Valid until [`Session::executable`] no longer knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PlanId(u64);
+
+/// What a session did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionStats {
+    /// Graphs that were planned.
+    pub planned: u64,
+    /// Plans that were bound.
+    pub bound: u64,
+    /// Graphs whose plan was known.
+    pub found: u64,
+    /// Times that an arena grew.
+    pub grown: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: PlanId,
+    key: StructuralHash,
+    used: u64,
+    executable: Executable,
+}
+
+/// Plans, the arena that they share (as large as the largest needs), and what is bound.
+#[derive(Debug)]
+pub struct Session {
+    runtime: Arc<Runtime>,
+    options: SessionOptions,
+    arenas: Arenas,
+    allocator: GraphAllocator,
+    entries: Vec<Entry>,
+    clock: u64,
+    stats: SessionStats,
+}
+
+impl Session {
+    /// A session without plans. It takes no memory yet.
+    #[must_use]
+    pub fn new(runtime: Arc<Runtime>, options: SessionOptions) -> Self {
+        let types = runtime.devices().values().map(|d| d.buffer_type()).collect();
+        let allocator = GraphAllocator::new_n(types).with_placer(options.placer.clone());
+        let arenas = runtime.arenas();
+        let stats = SessionStats::default();
+        Self { runtime, options, arenas, allocator, entries: Vec::new(), clock: 0, stats }
+    }
+
+    /// The devices.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+    /// What it did so far.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        self.stats
+    }
+    /// Bytes that the arena holds, by device; zero for a device that shares the memory of an earlier one.
+    #[must_use]
+    pub fn arena_bytes(&self) -> IdVec<ArenaId, Bytes> {
+        self.arenas.ids().map(|arena| self.allocator.buffer_size(arena)).collect()
+    }
+
+    /// The plan for a graph: a look-up if a graph of the same structure with the same memory is known, else it is planned,
+    /// the arena grows if it must, and the plan is bound. A plan that does not fit beside the known ones lets them go.
+    ///
+    /// Errors: what cannot be planned, memory that is refused, a device that fails. The plans that were known stay.
+    pub fn prepare(&mut self, graph: &Graph, resident: Resident<'_>) -> Result<PlanId, ExecError> {
+        let key = resident.key(graph);
+        self.clock += 1;
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) {
+            entry.used = self.clock;
+            self.stats.found += 1;
+            return Ok(entry.id);
+        }
+        let executable = self.plan_and_bind(graph, resident)?;
+        if self.entries.len() >= MAX_PLANS
+            && let Some((oldest, _)) = self.entries.iter().enumerate().min_by_key(|(_, e)| e.used)
+        {
+            self.entries.remove(oldest);
+        }
+        let id = PlanId(self.clock);
+        self.entries.push(Entry { id, key, used: self.clock, executable });
+        Ok(id)
+    }
+
+    /// What a plan was bound to; `None` if it was let go.
+    pub fn executable(&mut self, plan: PlanId) -> Option<&mut Executable> {
+        self.entries.iter_mut().find(|e| e.id == plan).map(|e| &mut e.executable)
+    }
+
+    /// Lets all plans go; the arena stays. Errors: what failed in runs that were not waited for.
+    pub fn forget_plans(&mut self) -> Result<(), ExecError> {
+        let outcomes: Vec<_> = self.entries.iter_mut().map(|e| e.executable.synchronize()).collect();
+        self.entries.clear();
+        outcomes.into_iter().collect()
+    }
+
+    fn plan_and_bind(&mut self, graph: &Graph, resident: Resident<'_>) -> Result<Executable, ExecError> {
+        let machine = self.runtime.machine();
+        let residency = resident.residency;
+        let lower_options = LowerOptions { n_copies: self.options.n_copies, keep: Vec::new() };
+        let assignment = assign(graph, machine, residency, self.options.assign)?;
+        let splits = split(graph, machine, residency, &assignment)?;
+        let lowered = lower(graph, residency, &assignment, &splits, &lower_options)?;
+        let allocation = self.allocate(&lowered)?;
+        let place = |tensor| resident.place(tensor);
+        let planned = Planned {
+            machine: self.runtime.machine(),
+            residency,
+            assignment: &assignment,
+            splits: &splits,
+            lowered: &lowered,
+            plan: allocation.plan(),
+            arenas: &self.arenas,
+            resident: &place,
+        };
+        let buffers = Buffers {
+            chunk: &|arena, chunk| allocation.buffer(arena, chunk).cloned(),
+            resident: resident.buffers.as_slice(),
+        };
+        let mut options = ScheduleOptions::new(self.runtime.paths().clone());
+        options.outputs = self.options.outputs;
+        options.experts = self.options.experts;
+        options.piece = self.options.piece;
+        let executable = Executable::bind(&self.runtime, &planned, buffers, &options)?;
+        self.stats.bound += 1;
+        Ok(executable)
+    }
+
+    /// Places a graph. If the arena grows, what is bound to the old one is let go first: it would hold the memory.
+    fn allocate(&mut self, lowered: &Lowered<'_>) -> Result<Allocation, ExecError> {
+        let alloc_error = |e| ExecError::Planning(Box::new(SchedError::Alloc(e)));
+        if let Ok(allocation) = self.allocator.alloc_graph(&lowered.graph) {
+            return Ok(allocation);
+        }
+        let before = self.arena_bytes();
+        self.stats.planned += 1;
+        let reserved = self.allocator.reserve_n(&lowered.graph, &lowered.node_buffer_ids, &lowered.leaf_buffer_ids);
+        reserved.map_err(alloc_error)?;
+        if self.arena_bytes() != before {
+            self.stats.grown += 1;
+            self.forget_plans()?;
+        }
+        self.allocator.alloc_graph(&lowered.graph).map_err(alloc_error)
+    }
+}
