@@ -134,21 +134,21 @@ struct Machine<'a> {
     /// By cell: who began to read it last, and how many are reading it.
     reading: Vec<(Serial, u32)>,
     random: Random,
+    /// One in so many moves changes a priority, and is drawn without regard to priority. Some seeds are steady, so that
+    /// a queue can fall whole runs behind; others are restless.
+    change: u64,
+    luck: u64,
 }
 
 impl<'a> Machine<'a> {
     fn new(of: &'a Interleaver<'a>, seed: u64) -> Self {
         let mut random = Random(seed);
         let actors = of.work.ids().map(|_| Actor { priority: random.next(), ..Actor::default() }).collect();
+        let change = [16, 128, 1024, 1 << 20][random.below(4)];
+        let luck = [6, 64, 1 << 12][random.below(3)];
         let cells = of.cells.len();
-        Self {
-            of,
-            actors,
-            written: vec![NONE; cells],
-            writing: vec![NONE; cells],
-            reading: vec![(NONE, 0); cells],
-            random,
-        }
+        let (written, writing, reading) = (vec![NONE; cells], vec![NONE; cells], vec![(NONE, 0); cells]);
+        Self { of, actors, written, writing, reading, random, change, luck }
     }
 
     fn run(&mut self) -> Result<(), Finding> {
@@ -170,11 +170,11 @@ impl<'a> Machine<'a> {
 
     /// An actor that can move.
     fn choose(&mut self) -> Option<QueueId> {
-        if self.random.one_in(24) {
+        if self.random.one_in(self.change) {
             let lucky = QueueId::new(self.random.below(self.actors.len()));
             self.actors[lucky].priority = self.random.next();
         }
-        let by_priority = !self.random.one_in(6);
+        let by_priority = !self.random.one_in(self.luck);
         let able = self.actors.ids().filter(|&q| self.can_move(q));
         if by_priority {
             return able.max_by_key(|&q| self.actors[q].priority);

@@ -1,0 +1,113 @@
+//! The execution protocol of real graphs: every wait is enough, every wait is necessary, in any interleaving.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
+
+use loadmaster_alloc::Placer;
+use loadmaster_graph::file::GraphFile;
+use loadmaster_graph::{Bytes, TensorId};
+use loadmaster_sched::Setup;
+use loadmaster_sched::exec::{
+    CopyPath, ExpertUpload, Finding, Interleaver, Outputs, PathTable, Planned, Schedule, ScheduleOptions, check,
+    schedule, waits,
+};
+use std::path::{Path, PathBuf};
+
+/// Interleavings that all tests of this file run together, at least.
+const SEEDS: usize = 10_000;
+
+fn golden_files() -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/graphs");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.to_string_lossy().ends_with(".json.gz"));
+    files.sort();
+    assert!(files.len() >= 100, "golden files are missing");
+    files
+}
+
+/// A way to execute a golden graph.
+#[derive(Clone, Debug)]
+struct Way {
+    placer: Placer,
+    path: CopyPath,
+    outputs: Outputs,
+    experts: ExpertUpload,
+}
+
+fn ways() -> [Way; 2] {
+    let (plain, staged) = (CopyPath::Direct, CopyPath::Pinned);
+    [
+        Way { placer: Placer::Ggml, path: plain, outputs: Outputs::InPlace, experts: ExpertUpload::All },
+        Way { placer: Placer::default(), path: staged, outputs: Outputs::Fetched, experts: ExpertUpload::Used },
+    ]
+}
+
+/// The steps of a golden graph. Every root with memory of its own is a buffer of its own.
+fn schedule_of(file: &GraphFile, way: &Way) -> Schedule {
+    let setup = Setup::of(file).unwrap();
+    let plan = setup.plan(&file.graph, way.placer.clone()).unwrap();
+    let by_root = |t: TensorId| (!file.graph.tensor(t).is_view()).then_some((t.index() as u32, Bytes::ZERO));
+    let planned = Planned::of(&plan, &setup.machine, &setup.residency, &by_root);
+    let mut options = ScheduleOptions::new(PathTable::all(setup.machine.devices().len(), way.path));
+    options.outputs = way.outputs;
+    options.experts = way.experts;
+    options.piece = Bytes(4096);
+    schedule(&planned, &options).unwrap()
+}
+
+fn on_every_golden(mut test: impl FnMut(&str, &Schedule)) {
+    for path in golden_files() {
+        let file = GraphFile::read_path(&path).unwrap();
+        for way in ways() {
+            let name = format!("{} {way:?}", path.file_name().unwrap().to_string_lossy());
+            test(&name, &schedule_of(&file, &way));
+        }
+    }
+}
+
+#[test]
+fn golden_graphs_are_free_of_races_in_ten_thousand_adversarial_orders() {
+    let seeds = (SEEDS / (2 * golden_files().len()) + 1) as u64;
+    let mut first = 0;
+    on_every_golden(|name, schedule| {
+        let waits = waits(schedule);
+        check(schedule, &waits).unwrap_or_else(|race| panic!("{name}: {race}"));
+        let interleaver = Interleaver::new(schedule, &waits);
+        for seed in first..first + seeds {
+            interleaver.run(seed).unwrap_or_else(|finding| panic!("{name}, seed {seed}: {finding}"));
+        }
+        first += seeds;
+    });
+    assert!(first >= SEEDS as u64);
+}
+
+#[test]
+fn a_protocol_with_any_one_wait_removed_is_caught_by_the_check_and_by_an_interleaving() {
+    let mut canaries = 0;
+    on_every_golden(|name, schedule| {
+        let waits = waits(schedule);
+        let large = schedule.steps().len() > 200;
+        for (index, (step, wait)) in waits.iter().enumerate().step_by(if large { 37 } else { 1 }) {
+            let without = waits.without(index);
+            assert_eq!(without.len() + 1, waits.len());
+            let race = check(schedule, &without);
+            assert!(race.is_err(), "{name}: nobody misses that {step} waits for {wait:?}");
+            let interleaver = Interleaver::new(schedule, &without);
+            let caught = (0..400).find_map(|seed| interleaver.run(seed).err());
+            assert!(matches!(caught, Some(Finding::Race(_))), "{name}: {step} without {wait:?}: {caught:?}");
+            canaries += 1;
+        }
+    });
+    assert!(canaries > 1000, "only {canaries} waits were removed");
+}
+
+#[test]
+fn runs_on_the_host_alone_wait_only_before_the_caller_writes_inputs_again() {
+    let path = golden_files().into_iter().find(|p| p.to_string_lossy().contains("smollm2.cpu")).unwrap();
+    let file = GraphFile::read_path(&path).unwrap();
+    let schedule = schedule_of(&file, &ways()[0]);
+    let waits = waits(&schedule);
+    assert_eq!(schedule.queues().len(), 2);
+    assert_eq!(waits.len(), 1, "the first write of a run waits for the run before");
+    let (step, wait) = waits.iter().next().unwrap();
+    assert_eq!(wait.runs_back, 1);
+    assert!(step < wait.on);
+}
