@@ -3,11 +3,14 @@
 //! Knows graphs, but no devices: where a tensor lives is decided elsewhere, from the layer that each tensor says it
 //! belongs to.
 
+pub mod chat;
 pub mod families;
 pub mod gguf;
 pub mod hparams;
 pub mod inputs;
 pub mod kv;
+mod random;
+pub mod sampling;
 pub mod tokenizer;
 
 /// The bytes of a file: a memory map (`loadmaster_backends::mmap`), a vector, or bytes in the program itself.

@@ -2,6 +2,7 @@
 
 use super::model::{Gguf, WeightId};
 use crate::SharedBytes;
+use crate::random::Random;
 use std::sync::Arc;
 
 /// Reads `bytes` as a model and touches everything that a reader may touch. Must neither panic nor take more memory
@@ -33,7 +34,7 @@ pub fn read_everything(bytes: &[u8]) -> bool {
 /// repeated, the end cut off. Equal seeds give equal results (splitmix64).
 #[must_use]
 pub fn mutate(bytes: &[u8], seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut out = bytes.to_vec();
     for _ in 0..1 + random.below(4) {
         if out.is_empty() {
@@ -42,7 +43,7 @@ pub fn mutate(bytes: &[u8], seed: u64) -> Vec<u8> {
         let at = random.below(out.len() as u64) as usize;
         match random.below(5) {
             0 => out[at] ^= 1 << random.below(8),
-            1 => overwrite(&mut out, at, random.extreme()),
+            1 => overwrite(&mut out, at, extreme(&mut random)),
             2 => drop(out.drain(at..(at + random.below(16) as usize).min(out.len()))),
             3 => {
                 let piece = out[at..(at + 24).min(out.len())].to_vec();
@@ -59,23 +60,8 @@ fn overwrite(out: &mut [u8], at: usize, value: u64) {
     out[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn extreme(&mut self) -> u64 {
-        let choices =
-            [0, 1, 8, 9, 255, 1 << 16, 1 << 31, u64::from(u32::MAX), 1 << 40, u64::MAX >> 1, u64::MAX, u64::MAX - 7];
-        choices[self.below(choices.len() as u64) as usize]
-    }
+fn extreme(random: &mut Random) -> u64 {
+    const CHOICES: [u64; 12] =
+        [0, 1, 8, 9, 255, 1 << 16, 1 << 31, u32::MAX as u64, 1 << 40, u64::MAX >> 1, u64::MAX, u64::MAX - 7];
+    CHOICES[random.below(CHOICES.len() as u64) as usize]
 }
