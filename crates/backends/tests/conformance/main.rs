@@ -3,6 +3,8 @@
 //!
 //! A device joins by implementing [`runner::Runner`].
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod attention;
 mod bits;
 mod element_wise;

@@ -12,6 +12,8 @@
 //! - blocks of 256: the same with the integer scales inside the exact sum, minima apart.
 
 pub(crate) mod activation;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub(crate) mod portable;
 
 use super::ctx::{Cost, Env, Shared};
@@ -63,14 +65,16 @@ pub(crate) fn types_fit(weights: DType, x: DType, dst: DType) -> bool {
 
 /// The kernel for a weight type.
 pub(crate) fn rows_fn(isa: Isa, dtype: DType) -> Option<RowsFn> {
-    let _ = isa;
-    portable::rows_fn(dtype)
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::rows_fn(dtype),
+        _ => portable::rows_fn(dtype),
+    }
 }
 
-/// Scratch bytes that a [`RowsFn`] needs.
+/// Scratch bytes that a [`RowsFn`] needs: sixteen unpacked rows with their scales.
 pub(crate) fn panel_bytes(k: usize) -> usize {
-    let _ = k;
-    64
+    k.div_ceil(64) * 64 * 24
 }
 
 /// Rows that kernels like to get together.

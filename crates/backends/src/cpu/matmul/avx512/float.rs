@@ -1,0 +1,119 @@
+//! Float weights: four rows by up to four columns, sixteen partial sums each.
+
+use super::lanes::first_lanes;
+use crate::cpu::element::{Bf16, Element, F16};
+use crate::cpu::matmul::{Column, Weights};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// A float type whose elements can be loaded sixteen at a time as singles.
+pub(super) trait Load: Element {
+    /// The elements of the mask; the others are zero.
+    ///
+    /// # Safety
+    /// The elements must be readable; the caller has the instructions.
+    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512;
+}
+
+impl Load for f32 {
+    #[inline(always)]
+    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: as the trait says.
+        unsafe { _mm512_maskz_loadu_ps(mask, p) }
+    }
+}
+
+impl Load for F16 {
+    #[inline(always)]
+    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: as the trait says.
+        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p.cast())) }
+    }
+}
+
+impl Load for Bf16 {
+    #[inline(always)]
+    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: as the trait says.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+}
+
+/// # Safety
+/// The contract of [`super::super::RowsFn`]; the machine has the instructions.
+pub(super) unsafe fn rows<T: Load>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
+    // SAFETY: the same contract.
+    unsafe {
+        for first in rows.clone().step_by(4) {
+            let count = (rows.end - first).min(4);
+            for tile in columns.chunks(4) {
+                match tile {
+                    [a] => multiply::<T, 1>(w, first, count, [a]),
+                    [a, b] => multiply::<T, 2>(w, first, count, [a, b]),
+                    [a, b, c] => multiply::<T, 3>(w, first, count, [a, b, c]),
+                    [a, b, c, d] => multiply::<T, 4>(w, first, count, [a, b, c, d]),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Four rows (those beyond `count` repeat the last one) by `C` columns.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn multiply<T: Load, const C: usize>(w: &Weights, first: usize, count: usize, columns: [&Column; C]) {
+    // SAFETY: the rows exist and have `k` elements, as have the records.
+    unsafe {
+        let at: [*const T; 4] = std::array::from_fn(|r| w.data.add((first + r.min(count - 1)) * w.stride).cast());
+        let x: [*const f32; C] = std::array::from_fn(|c| columns[c].record.cast());
+        let mut acc = [[_mm512_setzero_ps(); 4]; C];
+        let whole = w.k / 16 * 16;
+        for i in (0..whole).step_by(16) {
+            add_products(&mut acc, &at, &x, i, !0);
+        }
+        if whole < w.k {
+            add_products(&mut acc, &at, &x, whole, first_lanes(w.k - whole));
+        }
+        for c in 0..C {
+            _mm_mask_storeu_ps(columns[c].dst.add(first), ((1u16 << count) - 1) as u8, fold(&acc[c]));
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+unsafe fn add_products<T: Load, const C: usize>(
+    acc: &mut [[__m512; 4]; C],
+    at: &[*const T; 4],
+    x: &[*const f32; C],
+    i: usize,
+    mask: __mmask16,
+) {
+    // SAFETY: the elements of the mask exist.
+    unsafe {
+        let w: [__m512; 4] = std::array::from_fn(|r| T::load(at[r].add(i), mask));
+        for c in 0..C {
+            let input = _mm512_maskz_loadu_ps(mask, x[c].add(i));
+            for r in 0..4 {
+                acc[c][r] = _mm512_fmadd_ps(w[r], input, acc[c][r]);
+            }
+        }
+    }
+}
+
+/// The pairwise sums of four vectors: lane j with j + 8, then + 4, + 2, + 1.
+#[target_feature(enable = "avx2,avx512f,avx512dq")]
+#[inline]
+fn fold(v: &[__m512; 4]) -> __m128 {
+    let eights = v.map(|v| _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)));
+    let fours = eights.map(|v| _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)));
+    let [a, b, c, d] = fours;
+    // Transposed, so that the last two steps add whole vectors.
+    let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+    let (ab, cd) = (_mm_add_ps(ab_low, ab_high), _mm_add_ps(cd_low, cd_high));
+    _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab))
+}
