@@ -2,8 +2,10 @@
 
 pub mod layers;
 pub mod overrides;
+pub mod residency;
 pub mod weights;
 
 pub use layers::{GpuLayers, LayerDevices};
 pub use overrides::{Override, OverrideError};
+pub use residency::{CacheHome, ModelHomes};
 pub use weights::{Repack, WeightHome, weight_home};
