@@ -117,7 +117,7 @@ fn every_kind_of_broken_place_has_its_own_error() {
         expect(0, with(None), |e| matches!(e, CheckError::Unplaced { .. }));
         let far = Placement { offset: Bytes(1 << 40), ..place };
         expect(1, with(Some(far)), |e| matches!(e, CheckError::PastChunk { .. }));
-        let end = Placement { offset: Bytes(u64::MAX & !127), ..place };
+        let end = Placement { offset: Bytes(u64::MAX - 127), ..place };
         expect(1, with(Some(end)), |e| matches!(e, CheckError::PastChunk { .. }));
         let chunk = Placement { chunk: ChunkId::new(99), ..place };
         expect(2, with(Some(chunk)), |e| matches!(e, CheckError::NoSuchChunk { .. }));

@@ -4,6 +4,7 @@ use super::blocks::{Block, BlockId, Blocks, Input, merge};
 use super::facts::Facts;
 use super::ggml;
 use super::in_place_tables::InPlaceTables;
+use super::order::{Reorder, check_groups, lower_order};
 use crate::arenas::{Arenas, BufferIds};
 use crate::check::Checker;
 use crate::error::AllocError;
@@ -18,6 +19,8 @@ use loadmaster_graph::{Bytes, Step};
 pub struct BestOptions {
     /// Which operations may write over which operands.
     pub in_place: InPlaceTables,
+    /// Whether nodes may run in another order.
+    pub order: Reorder,
     /// How hard the packing tries.
     pub effort: Effort,
 }
@@ -33,15 +36,36 @@ pub(crate) fn place(
     let input = Input { graph, arenas, facts: &facts, tables: &options.in_place };
     let blocks = merge(input, (0..graph.nodes().len() as u32).map(Step));
     let best = packed(input, &blocks, options.effort)?;
-    let reference = ggml::place(graph, arenas, ids, &options.in_place.common(&InPlaceTable::ggml()))?;
-    let worse: Vec<ArenaId> =
-        arenas.home_ids().filter(|&arena| best.buffer_size(arena) > reference.buffer_size(arena)).collect();
-    // The reference's rules are not sound for every graph (an output that is a view, say): then nothing is to be met.
-    let checker = Checker { graph, arenas, ids, in_place: &options.in_place };
-    if worse.is_empty() || checker.check(&reference).is_err() {
-        return Ok(best);
+    let best = no_worse_than_reference(input, ids, best);
+    match options.order {
+        Reorder::Never => Ok(best),
+        Reorder::WithinGroups => reordered(input, &blocks, options.effort, best),
     }
-    Ok(best_of(best, reference, &worse, arenas))
+}
+
+/// The plan, with the reference's placements where those are smaller. The reference's rules are not sound for every
+/// graph (an output that is a view, say), nor do they end for every size: then there is nothing to be met.
+fn no_worse_than_reference(input: Input<'_, '_>, ids: BufferIds<'_>, best: AllocPlan) -> AllocPlan {
+    let Input { graph, arenas, tables, .. } = input;
+    let Ok(reference) = ggml::place(graph, arenas, ids, &tables.common(&InPlaceTable::ggml())) else { return best };
+    let is_worse = |arena: &ArenaId| best.buffer_size(*arena) > reference.buffer_size(*arena);
+    let worse: Vec<ArenaId> = arenas.home_ids().filter(is_worse).collect();
+    let checker = Checker { graph, arenas, ids, in_place: tables };
+    if worse.is_empty() || checker.check(&reference).is_err() {
+        return best;
+    }
+    best_of(best, reference, &worse, arenas)
+}
+
+/// The plan of a lower order, if there is one and it is smaller in some arena and larger in none.
+fn reordered(input: Input<'_, '_>, blocks: &Blocks, effort: Effort, best: AllocPlan) -> Result<AllocPlan, AllocError> {
+    check_groups(input)?;
+    let Some((order, blocks)) = lower_order(input, blocks) else { return Ok(best) };
+    let lower = AllocPlan { order: Some(order), ..packed(input, &blocks, effort)? };
+    let sizes = |plan: &AllocPlan| input.arenas.home_ids().map(|a| plan.buffer_size(a)).collect::<Vec<_>>();
+    let (ours, theirs) = (sizes(&lower), sizes(&best));
+    let no_larger = ours.iter().zip(&theirs).all(|(a, b)| a <= b);
+    Ok(if no_larger && ours != theirs { lower } else { best })
 }
 
 /// Packs the blocks of each arena.

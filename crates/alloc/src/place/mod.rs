@@ -2,13 +2,16 @@
 
 mod best;
 mod blocks;
+mod dependencies;
 mod facts;
 mod ggml;
 mod in_place_tables;
+mod order;
 
 pub use best::BestOptions;
 pub(crate) use facts::Facts;
 pub use in_place_tables::InPlaceTables;
+pub use order::Reorder;
 
 use crate::arenas::{Arenas, BufferIds};
 use crate::check::Checker;
