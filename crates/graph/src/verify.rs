@@ -8,7 +8,7 @@
 //! | V3 | sources and view roots stand before their users in the list of tensors; so there are no cycles | `Cycle` |
 //! | V4 | no tensor is listed twice among the nodes and leafs | `ListedTwice` |
 //! | V5 | a leaf has no operation | `LeafWithOp` |
-//! | V6 | a node stands after its sources and its root, where these are nodes | `Order` |
+//! | V6 | a node stands after its sources, their roots and its own root, where these are nodes | `Order` |
 //! | V7 | a source of a node that has an operation is a node too | `NeverComputed` |
 //! | V8 | bytes and elements of a tensor do not exceed 2⁶³ − 1 | `Shape(Overflow)` |
 //! | V9 | the innermost extent is a whole number of blocks | `Shape(PartialBlock)` |
@@ -230,7 +230,9 @@ fn check_order(
             return Err(GraphError::NeverComputed { node, tensor: id, name: name(), source_id });
         }
     }
-    for source_id in others(id, tensor) {
+    // A source may be a view that is listed as a leaf, or not at all: what it shows is there with its root.
+    let roots = others(id, tensor).filter_map(|source| tensors[source].view).map(|v| v.root).filter(|&root| root != id);
+    for source_id in others(id, tensor).chain(roots) {
         if matches!(listed[source_id], Listed::Node(earlier) if earlier >= node) {
             return Err(GraphError::Order { node, tensor: id, name: name(), source_id });
         }

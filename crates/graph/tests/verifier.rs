@@ -201,6 +201,21 @@ fn v6_a_view_before_its_root() {
 }
 
 #[test]
+fn v6_a_node_that_reads_a_node_through_a_leaf_before_it_is_computed() {
+    let through_leaf = parts().with(|p| {
+        let shown = p.view(Op::None, 3, 0, [4, 2, 1, 1], [4, 16, 32, 32]);
+        p.tensors[shown].src.clear();
+        p.nodes.retain(|&n| n != shown);
+        p.leafs.push(shown);
+        p.tensors.push(tensor("late", Op::Neg, &[shown]));
+        p.nodes.push(shown + 1);
+    });
+    through_leaf.clone().build().unwrap();
+    let error = through_leaf.with(|p| p.nodes.swap(1, 2)).error();
+    assert_eq!(error, GraphError::Order { node: NodeId::new(1), tensor: t(5), name: name("late"), source_id: t(3) });
+}
+
+#[test]
 fn v7_a_source_that_is_never_computed() {
     let error = parts().with(|p| p.nodes.remove(0)).error();
     let expected = GraphError::NeverComputed { node: NodeId::new(0), tensor: t(3), name: name("neg"), source_id: t(2) };
