@@ -5,12 +5,12 @@ mod support;
 use loadmaster_graph::file::GraphFile;
 use loadmaster_graph::{Bytes, DType, Graph, Op, Tensor, TensorId};
 use loadmaster_models::families::{
-    self, Attention, BatchShape, CachePart, FamilyError, GraphSpec, HomeId, Homes, InputKind, KvLayout, ModelGraph,
-    Part,
+    self, Attention, BatchShape, CachePart, CacheRequest, FamilyError, GraphSpec, HomeId, Homes, InputKind, KvLayout,
+    ModelGraph, Part, SlidingCells,
 };
 use loadmaster_models::gguf::{Gguf, GgufError, GgufFault, MetaValue, Subject, Value, Writer};
 use loadmaster_models::hparams::{HParams, LayerId};
-use loadmaster_models::kv::CacheKind;
+use loadmaster_models::kv::{CacheKind, Sharing};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -424,4 +424,64 @@ fn streams_are_read_from_the_first_one_on() {
     assert_eq!(view.view.map(|v| v.offset), Some(Bytes(256 * 256 * 2)), "one stream of 256 cells further");
     let mask = built.inputs.iter().find(|i| i.kind == InputKind::Mask(CacheKind::Full)).expect("a mask");
     assert_eq!(built.graph.tensor(mask.tensor).ne, [256, 2, 1, 2]);
+}
+
+/// Number of nodes in a line such as `graph: nodes = 1158, splits = …`.
+fn logged_nodes(line: &str) -> usize {
+    let after = line.split("nodes = ").nth(1).expect("a number of nodes");
+    after.split([',', ' ']).next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+/// For every configuration of the golden plans: as many nodes as llama.cpp counted, and as many bytes of cache and of
+/// weights (which are padded a little there, where devices want it).
+#[test]
+fn graphs_and_caches_are_as_large_as_llama_cpp_logged() {
+    let plans = support::golden_json("plans/plans.json");
+    let mut checked = 0;
+    for plan in plans.as_array().expect("plans") {
+        let model = match plan["model"].as_str().expect("a name") {
+            "smollm2-135m" => support::fetched_model("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+            "gemma3-270m" => support::fetched_model("gemma3", "gemma-3-270m-q4_k_m.gguf"),
+            name => Some(golden_model(&format!("headers/{name}.gguf"))),
+        };
+        let Some(model) = model else { continue };
+        let (config, expected) = (&plan["config"], &plan["expected"]);
+        let number = |key: &str| config[key].as_u64().expect("a number") as u32;
+        let params = HParams::from_gguf(&model).expect("fine");
+        let request = CacheRequest {
+            context: number("n_ctx"),
+            sequences: 1,
+            sharing: Sharing::Unified,
+            micro_batch: number("n_ubatch"),
+            sliding: SlidingCells::Full,
+            key_type: DType::F16,
+            value_type: DType::F16,
+        };
+        let layout = KvLayout::new(&params, &request).expect("a layout");
+        let flash = config["flash_attn"].as_bool().expect("a flag");
+        let gpus = config["devices"].as_array().expect("devices").len();
+        let mut homes = Homes::single(&params);
+        if gpus > 0 {
+            homes.output = HomeId::new(1);
+        }
+        let spec = GraphSpec {
+            shape: BatchShape::largest(&layout, number("n_ubatch")),
+            layout,
+            attention: if flash { Attention::Flash } else { Attention::Plain },
+            homes,
+        };
+        let built = families::build(&model, &params, &spec).expect("builds");
+        let what = format!("{} {config}", plan["model"]);
+        let logged = expected["log"][0].as_str().expect("a line");
+        assert_eq!(built.graph.nodes().len(), logged_nodes(logged), "{what}");
+        let bytes = expected["bytes"].as_object().expect("bytes per buffer type");
+        let total = |key: &str| bytes.values().map(|b| b[key].as_u64().expect("bytes")).sum::<u64>();
+        let sum =
+            |ids: &mut dyn Iterator<Item = TensorId>| ids.map(|id| built.graph.tensor(id).nbytes()).sum::<Bytes>();
+        assert_eq!(sum(&mut built.caches.iter().map(|c| c.tensor)), Bytes(total("kv")), "{what}");
+        let (ours, theirs) = (sum(&mut built.weights.iter().map(|w| w.tensor)).get(), total("weights"));
+        assert!(ours <= theirs && theirs - ours <= theirs / 1000, "{what}: {ours} {theirs}");
+        checked += 1;
+    }
+    assert!(checked >= 28, "{checked}");
 }

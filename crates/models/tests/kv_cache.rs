@@ -3,7 +3,9 @@
 mod support;
 
 use loadmaster_graph::{DType, Tensor};
-use loadmaster_models::families::{self, Attention, BatchShape, CacheRequest, GraphSpec, Homes, InputKind, KvLayout};
+use loadmaster_models::families::{
+    self, Attention, BatchShape, CacheRequest, GraphSpec, Homes, InputKind, KvLayout, SlidingCells,
+};
 use loadmaster_models::gguf::Gguf;
 use loadmaster_models::hparams::HParams;
 use loadmaster_models::inputs::{Filled, InputError, InputFiller};
@@ -324,8 +326,16 @@ fn the_inputs_of_every_graph_fit_it() {
             for attention in [Attention::Plain, Attention::Flash] {
                 for key_type in [DType::F16, DType::F32, DType::Q8_0] {
                     let value_type = if attention == Attention::Flash { key_type } else { DType::F16 };
-                    let request =
-                        CacheRequest { context: 600, sequences: 2, sharing, micro_batch: 8, key_type, value_type };
+                    let sliding = SlidingCells::Window;
+                    let request = CacheRequest {
+                        context: 600,
+                        sequences: 2,
+                        sharing,
+                        micro_batch: 8,
+                        sliding,
+                        key_type,
+                        value_type,
+                    };
                     let filled = fill_all(&model, attention, &request, &[two.clone(), more.clone()]);
                     assert!(filled >= 3 * 7, "{name} {request:?}: {filled}");
                 }
@@ -421,6 +431,7 @@ fn layouts_are_padded_as_llama_cpp_pads_them() {
         sequences,
         sharing,
         micro_batch,
+        sliding: SlidingCells::Window,
         key_type: DType::F16,
         value_type: DType::F16,
     };
@@ -432,6 +443,8 @@ fn layouts_are_padded_as_llama_cpp_pads_them() {
     assert_eq!(cells(request(4000, 8, Sharing::Unified, 512)), (4096, 768, 1), "eight windows and 512");
     assert_eq!(cells(request(4096, 3, Sharing::PerSequence, 512)), (1536, 768, 3), "a third each, padded");
     assert_eq!(cells(request(100, 1, Sharing::Unified, 512)), (256, 256, 1), "no larger than the full cache");
+    let full = CacheRequest { sliding: SlidingCells::Full, ..request(4000, 1, Sharing::Unified, 512) };
+    assert_eq!(cells(full), (4096, 4096, 1));
     assert!(KvLayout::new(&gemma, &request(0, 1, Sharing::Unified, 512)).is_err());
     assert!(KvLayout::new(&gemma, &request(256, 1000, Sharing::Unified, 512)).is_err());
 }

@@ -44,7 +44,8 @@ fn unusable_logits_are_errors() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    let changes: [(&str, fn(&mut SamplingConfig)); 5] = [
+    type Change = (&'static str, fn(&mut SamplingConfig));
+    let changes: [Change; 5] = [
         ("temperature", |c| c.temperature = -1.0),
         ("temperature", |c| c.temperature = f32::NAN),
         ("top-p", |c| c.top_p = 0.0),

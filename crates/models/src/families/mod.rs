@@ -14,7 +14,9 @@ mod spec;
 
 pub use error::FamilyError;
 pub use model::{CacheUse, Input, InputKind, ModelGraph, WeightUse};
-pub use spec::{Attention, BatchShape, CachePart, CacheRequest, HomeId, Homes, KvLayout, MAX_MICRO_BATCH, Part};
+pub use spec::{
+    Attention, BatchShape, CachePart, CacheRequest, HomeId, Homes, KvLayout, MAX_MICRO_BATCH, Part, SlidingCells,
+};
 
 use crate::gguf::Gguf;
 use crate::hparams::HParams;

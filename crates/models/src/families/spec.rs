@@ -53,6 +53,17 @@ pub struct KvLayout {
     pub value_type: DType,
 }
 
+/// How many cells layers with a sliding window have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SlidingCells {
+    /// As many as other layers: any part of a sequence can be removed and computed anew. What llama.cpp's library does
+    /// by default.
+    #[default]
+    Full,
+    /// The window of each sequence and one micro-batch: cells that left the window are used again.
+    Window,
+}
+
 /// What the caches are to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheRequest {
@@ -64,6 +75,8 @@ pub struct CacheRequest {
     pub sharing: Sharing,
     /// Most tokens of a micro-batch.
     pub micro_batch: u32,
+    /// Cells of layers with a sliding window.
+    pub sliding: SlidingCells,
     /// Type of the keys.
     pub key_type: DType,
     /// Type of the values.
@@ -71,8 +84,7 @@ pub struct CacheRequest {
 }
 
 impl KvLayout {
-    /// The layout that llama.cpp gives a context: cells padded to 256; layers with a window keep the window of every
-    /// sequence and one micro-batch.
+    /// The layout that llama.cpp gives a context: cells padded to 256.
     pub fn new(params: &HParams, request: &CacheRequest) -> Result<Self, FamilyError> {
         let sequences = in_range("the number of sequences", request.sequences, 1, MAX_SEQUENCES)?;
         let context = in_range("the context length", request.context, 1, MAX_CONTEXT)?;
@@ -82,8 +94,12 @@ impl KvLayout {
             Sharing::PerSequence if sequences > 1 => (sequences, (context / sequences).next_multiple_of(CELL_STEP), 1),
             _ => (1, context, sequences),
         };
-        let window = params.window.unwrap_or(0);
-        let sliding = window.saturating_mul(windows).saturating_add(micro_batch).min(cells);
+        let sliding = match (request.sliding, params.window) {
+            (SlidingCells::Window, Some(window)) => {
+                window.saturating_mul(windows).saturating_add(micro_batch).min(cells)
+            }
+            _ => cells,
+        };
         Ok(Self {
             cells,
             sliding_cells: sliding.next_multiple_of(CELL_STEP),
