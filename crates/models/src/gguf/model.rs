@@ -126,6 +126,12 @@ impl Gguf {
         self.shards.iter().map(|s| Bytes(s.bytes().len() as u64)).sum()
     }
 
+    /// The bytes of one of the files, by its number ([`TensorInfo::shard`]). Panics if there is no such file.
+    #[must_use]
+    pub fn shard_bytes(&self, shard: u16) -> &SharedBytes {
+        &self.shards[usize::from(shard)].bytes
+    }
+
     /// The value of a metadata key.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<Value<'_>> {

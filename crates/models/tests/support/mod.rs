@@ -21,9 +21,15 @@ pub fn read(path: &Path) -> std::io::Result<SharedBytes> {
     Ok(Arc::new(std::fs::read(path)?))
 }
 
+/// The path of a golden model, or of the one that is part of the program.
+pub fn golden_path(name: &str) -> PathBuf {
+    let embedded = root().join("assets").join(name);
+    if embedded.exists() { embedded } else { goldens().join("models").join(name) }
+}
+
 /// Opens a golden model.
 pub fn golden_model(name: &str) -> Gguf {
-    Gguf::open(&goldens().join("models").join(name), read).expect("a golden model opens")
+    Gguf::open(&golden_path(name), read).expect("a golden model opens")
 }
 
 /// Opens a real model that `scripts/fetch-model` puts into models/; `None`, with the reason printed, if it is not there.

@@ -1,0 +1,18 @@
+//! A model on a machine: prepared without devices, loaded, and run batch by batch.
+
+mod decode;
+pub mod error;
+pub mod load;
+pub mod model;
+pub mod placed;
+pub mod prepare;
+pub mod session;
+pub mod settings;
+
+pub use error::EngineError;
+pub use load::Progress;
+pub use model::Model;
+pub use placed::Placed;
+pub use prepare::{DeviceNeed, GraphSummary, Prepared, prepare};
+pub use session::{Engine, Reserve};
+pub use settings::Settings;

@@ -1,0 +1,138 @@
+//! Where the parts of a model go on a machine: decided once, read by the planner and by the loader.
+
+use super::error::EngineError;
+use super::model::Model;
+use super::settings::Settings;
+use crate::placement::{LayerDevices, ModelHomes, Override, Repack, WeightHome};
+use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, Tensor};
+use loadmaster_models::families::{self, BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
+use loadmaster_sched::{DeviceKind, Machine, Residency};
+
+/// Share of a GPU whose memory is not known, if no share is given: as much as this.
+const UNKNOWN_MEMORY: Bytes = Bytes::gib(1);
+/// Name of the memory for re-laid out weights, on machines that have it.
+pub const REPACKED_MEMORY: &str = "CPU_REPACK";
+
+/// The place of every part of a model.
+#[derive(Clone, Debug)]
+pub struct Placed<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The machine.
+    pub machine: &'a Machine,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// Extents and types of the caches.
+    pub layout: KvLayout,
+    /// The device of each layer.
+    pub layers: LayerDevices,
+    /// What graphs are built for.
+    pub homes: Homes,
+    repacked: Option<BufferTypeId>,
+}
+
+impl<'a> Placed<'a> {
+    /// Decides. Errors: settings that do not fit the model or the machine.
+    pub fn new(model: &'a Model, machine: &'a Machine, settings: &'a Settings) -> Result<Self, EngineError> {
+        let layout = KvLayout::new(&model.params, &settings.cache_request())?;
+        let layers = layer_devices(model, machine, settings)?;
+        let repacked = machine.buffer_types().iter().find(|(_, t)| &*t.name == REPACKED_MEMORY).map(|(id, _)| id);
+        let homes = Homes::single(&model.params);
+        let mut placed = Self { model, machine, settings, layout, layers, homes, repacked };
+        placed.homes = placed.model_homes().graph_homes(placed.output_home());
+        Ok(placed)
+    }
+
+    /// The graph for a shape of batch.
+    pub fn graph(&self, shape: BatchShape) -> Result<ModelGraph, EngineError> {
+        let homes = self.homes.clone();
+        let spec = GraphSpec { shape, layout: self.layout, attention: self.settings.attention, homes };
+        Ok(families::build(&self.model.file, &self.model.params, &spec)?)
+    }
+
+    /// What is in memory before such a graph runs.
+    #[must_use]
+    pub fn residency(&self, graph: &ModelGraph, tokens: u32) -> Residency {
+        self.model_homes().residency(graph, tokens, |weight, tensor| self.weight_home(weight, tensor))
+    }
+
+    /// Where a weight is kept.
+    #[must_use]
+    pub fn weight_home(&self, weight: &WeightUse, tensor: &Tensor) -> WeightHome {
+        let by_part = match weight.part {
+            Part::Input => self.layers.input,
+            Part::Layer(id) => self.layers.layers.get(id.index()).copied().unwrap_or(self.layers.input),
+            Part::Output => self.layers.output,
+        };
+        self.home_of(&tensor.name, tensor, by_part, weight.part)
+    }
+
+    fn home_of(&self, name: &str, tensor: &Tensor, by_part: DeviceId, part: Part) -> WeightHome {
+        let device = Override::find(&self.settings.overrides, name).unwrap_or(by_part);
+        let is_matrix = tensor.ne[1] > 1 && part != Part::Input && !name.ends_with(".bias");
+        let repacks = device == self.layers.input && is_matrix && self.settings.repack.takes(tensor.dtype, &tensor.ne);
+        if repacks && self.repacked.is_some() { WeightHome::Repacked } else { WeightHome::Device(device) }
+    }
+
+    /// The kind of memory of a home.
+    #[must_use]
+    pub fn buffer_type(&self, home: WeightHome) -> BufferTypeId {
+        self.model_homes().buffer_type(home)
+    }
+
+    /// The device that keeps a layer's cache.
+    #[must_use]
+    pub fn cache_device(&self, layer: loadmaster_models::hparams::LayerId) -> DeviceId {
+        self.model_homes().cache_device(layer)
+    }
+
+    fn model_homes(&self) -> ModelHomes<'_> {
+        ModelHomes {
+            machine: self.machine,
+            layers: &self.layers,
+            repacked: self.repacked,
+            cache: self.settings.cache,
+        }
+    }
+
+    fn output_home(&self) -> WeightHome {
+        let file = &self.model.file;
+        let found = file.find("output.weight").or_else(|| file.find("token_embd.weight"));
+        let Some(info) = found.map(|id| file.tensor(id)) else { return WeightHome::Device(self.layers.output) };
+        let repacks = self.settings.repack != Repack::Never
+            && self.repacked.is_some()
+            && self.layers.output == self.layers.input
+            && info.dtype.is_some_and(|dtype| self.settings.repack.takes(dtype, &info.ne));
+        if repacks { WeightHome::Repacked } else { WeightHome::Device(self.layers.output) }
+    }
+}
+
+fn layer_devices(model: &Model, machine: &Machine, settings: &Settings) -> Result<LayerDevices, EngineError> {
+    let gpus: Vec<DeviceId> =
+        machine.devices().iter().filter(|(_, d)| d.kind == DeviceKind::Gpu).map(|(id, _)| id).collect();
+    let memory = |id: &DeviceId| {
+        machine.pools()[machine.compute_type(*id).pool].capacity.filter(|c| *c > Bytes::ZERO).unwrap_or(UNKNOWN_MEMORY)
+    };
+    let shares = match &settings.tensor_split {
+        Some(split) => given_shares(split, gpus.len())?,
+        None => LayerDevices::shares_of_memory(&gpus.iter().map(memory).collect::<Vec<_>>()),
+    };
+    let gpus: Vec<(DeviceId, f32)> = gpus.into_iter().zip(shares).collect();
+    let layers = model.params.layers.len() as u32;
+    Ok(LayerDevices::by_share(layers, settings.gpu_layers, &gpus, machine.fallback()))
+}
+
+/// One share per GPU; missing ones are 0.
+fn given_shares(split: &[f32], gpus: usize) -> Result<Vec<f32>, EngineError> {
+    if split.len() > gpus {
+        let said = format!("--tensor-split gives {} shares, but there are {gpus} GPUs", split.len());
+        return Err(EngineError::Settings(said));
+    }
+    if let Some(bad) = split.iter().find(|s| !s.is_finite() || **s < 0.0) {
+        return Err(EngineError::Settings(format!("--tensor-split: {bad} is no share; write 0 or more")));
+    }
+    if gpus > 0 && split.iter().sum::<f32>() <= 0.0 {
+        return Err(EngineError::Settings("--tensor-split: all shares are 0".to_owned()));
+    }
+    Ok(split.iter().copied().chain(std::iter::repeat(0.0)).take(gpus).collect())
+}

@@ -1,0 +1,222 @@
+//! What a model needs on a machine, and how its graphs are cut: pure, without devices and without weights.
+
+use super::error::EngineError;
+use super::model::Model;
+use super::placed::Placed;
+use super::settings::Settings;
+use crate::placement::LayerDevices;
+use loadmaster_alloc::{ArenaId, Arenas, report};
+use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, IdVec, Tensor};
+use loadmaster_models::families::{BatchShape, KvLayout, ModelGraph};
+use loadmaster_sched::{LowerOptions, Machine, Plan, PlanOptions, Sizes, compute_types, plan};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a device must hold.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceNeed {
+    /// Bytes of weights.
+    pub weights: Bytes,
+    /// Bytes of KV cache.
+    pub cache: Bytes,
+    /// Bytes to compute in: the larger need of a full micro-batch and of one token.
+    pub compute: Bytes,
+    /// What no plan of these graphs can beat.
+    pub bound: Bytes,
+    /// Layers, the output as the last.
+    pub layers: Vec<u32>,
+}
+
+impl DeviceNeed {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        self.weights.saturating_add(self.cache).saturating_add(self.compute)
+    }
+}
+
+/// How a graph is cut.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GraphSummary {
+    /// Tokens of its batch.
+    pub tokens: u32,
+    /// Nodes.
+    pub nodes: usize,
+    /// Splits.
+    pub splits: usize,
+    /// Copies from device to device in one run.
+    pub copies: usize,
+    /// Bytes of these.
+    pub copied: Bytes,
+}
+
+/// A model prepared for a machine.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Prepared {
+    /// Extents and types of the caches.
+    pub layout: KvLayout,
+    /// The device of each layer.
+    pub layers: LayerDevices,
+    /// What each device must hold.
+    pub devices: IdVec<DeviceId, DeviceNeed>,
+    /// Bytes of weights by kind of memory.
+    pub weights: BTreeMap<BufferTypeId, Bytes>,
+    /// The graph of a full micro-batch.
+    pub full: GraphSummary,
+    /// The graph of one token.
+    pub one: GraphSummary,
+}
+
+/// Prepares a model: places layers, weights and caches, and plans the graphs of a full micro-batch and of one token.
+///
+/// Pure. Errors: settings that do not fit, graphs that cannot be planned. Whether the devices have what is needed is
+/// for [`Prepared::check_capacity`].
+pub fn prepare(model: &Model, machine: &Machine, settings: &Settings) -> Result<Prepared, EngineError> {
+    let placed = Placed::new(model, machine, settings)?;
+    let full = BatchShape::largest(&placed.layout, settings.largest_micro_batch());
+    let one = BatchShape::largest(&placed.layout, 1);
+    let mut tally = Tally::new(&placed);
+    let full = tally.graph(full)?;
+    let one = tally.graph(one)?;
+    Ok(tally.finish(full, one))
+}
+
+impl Prepared {
+    /// Errors: the first device whose memory is too small, with what it needs and what would help.
+    pub fn check_capacity(&self, machine: &Machine) -> Result<(), EngineError> {
+        for (id, need) in self.devices.iter() {
+            let pool = machine.compute_type(id).pool;
+            let shared: Vec<&DeviceNeed> = self
+                .devices
+                .iter()
+                .filter(|(other, _)| machine.compute_type(*other).pool == pool)
+                .map(|(_, need)| need)
+                .collect();
+            let needed: Bytes = shared.iter().map(|n| n.total()).sum();
+            let Some(available) = machine.pools()[pool].capacity.filter(|&c| needed > c) else { continue };
+            return Err(EngineError::OverCapacity {
+                device: machine.device(id).name.clone(),
+                available,
+                needed,
+                weights: need.weights,
+                cache: need.cache,
+                compute: need.compute,
+                advice: self.advice(id, machine),
+            });
+        }
+        Ok(())
+    }
+
+    fn advice(&self, device: DeviceId, machine: &Machine) -> &'static str {
+        let need = &self.devices[device];
+        if device == machine.fallback() {
+            return "give a shorter --ctx, a smaller --ubatch, or more layers to GPUs";
+        }
+        if need.weights.get() * 2 > need.total().get() {
+            "give fewer --n-gpu-layers, another --tensor-split, or a larger device"
+        } else {
+            "give a shorter --ctx, a smaller --ubatch, or fewer --n-gpu-layers"
+        }
+    }
+}
+
+/// Adds up what graphs need.
+struct Tally<'a, 'p> {
+    placed: &'p Placed<'a>,
+    arenas: Arenas,
+    chunks: IdVec<ArenaId, Vec<Bytes>>,
+    devices: IdVec<DeviceId, DeviceNeed>,
+    weights: BTreeMap<BufferTypeId, Bytes>,
+}
+
+impl<'a, 'p> Tally<'a, 'p> {
+    fn new(placed: &'p Placed<'a>) -> Self {
+        let arenas = Arenas::new(compute_types(placed.machine, &Sizes::ByRule));
+        let devices = placed.machine.devices().ids().map(|_| DeviceNeed::default()).collect();
+        let chunks = IdVec::filled(Vec::new(), arenas.len());
+        Self { placed, arenas, chunks, devices, weights: BTreeMap::new() }
+    }
+
+    fn graph(&mut self, shape: BatchShape) -> Result<GraphSummary, EngineError> {
+        let model = self.placed.graph(shape)?;
+        let residency = self.placed.residency(&model, shape.tokens);
+        let settings = self.placed.settings;
+        let lower = LowerOptions { n_copies: settings.copies, ..LowerOptions::default() };
+        let options = PlanOptions { assign: settings.assign, lower, placer: settings.placer.clone() };
+        let plan = plan(&model.graph, self.placed.machine, &residency, self.arenas.clone(), &options)?;
+        self.compute(&plan)?;
+        self.resident(&model);
+        let copied = plan.splits.copies().values().map(|c| model.graph.tensor(c.tensor).nbytes()).sum();
+        Ok(GraphSummary {
+            tokens: shape.tokens,
+            nodes: model.graph.nodes().len(),
+            splits: plan.splits.splits().len(),
+            copies: plan.splits.copies().len(),
+            copied,
+        })
+    }
+
+    /// The larger need of every chunk, as an arena that serves all graphs has it.
+    fn compute(&mut self, plan: &Plan<'_>) -> Result<(), EngineError> {
+        for arena in self.arenas.ids() {
+            let chunks = &mut self.chunks[arena];
+            let needed = plan.memory.chunks(arena);
+            chunks.resize(chunks.len().max(needed.len()), Bytes::ZERO);
+            chunks.iter_mut().zip(needed).for_each(|(have, &need)| *have = need.max(*have));
+        }
+        let explained = report(&plan.lowered.graph, &self.arenas, plan.ids(), &plan.memory);
+        for arena in explained.map_err(loadmaster_sched::SchedError::from)?.arenas {
+            let need = &mut self.devices[DeviceId::new(arena.arena.index())];
+            need.bound = need.bound.max(arena.lower_bound);
+        }
+        Ok(())
+    }
+
+    /// Weights and caches are the same in all graphs.
+    fn resident(&mut self, model: &ModelGraph) {
+        let placed = self.placed;
+        let size = |buffer_type: BufferTypeId, tensor: &Tensor| {
+            let memory = &placed.machine.buffer_types()[buffer_type];
+            let size = memory.alloc_size(tensor);
+            size.checked_align_up(memory.alignment).unwrap_or(size)
+        };
+        let mut counted = BTreeSet::new();
+        self.weights.clear();
+        for weight in &model.weights {
+            let tensor = model.graph.tensor(weight.tensor);
+            let buffer_type = placed.buffer_type(placed.weight_home(weight, tensor));
+            // Two leafs of one weight in one memory share its bytes.
+            if counted.insert((weight.weight, buffer_type)) {
+                let sum = self.weights.entry(buffer_type).or_default();
+                *sum = sum.saturating_add(size(buffer_type, tensor));
+            }
+        }
+        self.devices.values_mut().for_each(|d| d.cache = Bytes::ZERO);
+        for cache in &model.caches {
+            let device = placed.cache_device(cache.layer);
+            let size = size(placed.machine.device(device).buffer_type, model.graph.tensor(cache.tensor));
+            self.devices[device].cache = self.devices[device].cache.saturating_add(size);
+        }
+    }
+
+    fn finish(mut self, full: GraphSummary, one: GraphSummary) -> Prepared {
+        let placed = self.placed;
+        let ids: Vec<DeviceId> = self.devices.ids().collect();
+        for &id in &ids {
+            // Devices that share a kind of memory: the first of them stands for all, as in the arenas.
+            let own = placed.machine.device(id).buffer_type;
+            let first = ids.iter().find(|&&d| placed.machine.device(d).buffer_type == own) == Some(&id);
+            let need = &mut self.devices[id];
+            need.compute = self.chunks[ArenaId::new(id.index())].iter().copied().sum();
+            need.weights = if first { self.weights.get(&own).copied().unwrap_or_default() } else { Bytes::ZERO };
+            need.layers = layers_of(&placed.layers, id);
+        }
+        let (layout, layers) = (placed.layout, placed.layers.clone());
+        Prepared { layout, layers, devices: self.devices, weights: self.weights, full, one }
+    }
+}
+
+/// The layers of a device, the output as the last.
+fn layers_of(layers: &LayerDevices, device: DeviceId) -> Vec<u32> {
+    let all = layers.layers.iter().chain(std::iter::once(&layers.output));
+    (0..).zip(all).filter(|(_, d)| **d == device).map(|(i, _)| i).collect()
+}

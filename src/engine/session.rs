@@ -1,0 +1,202 @@
+//! A loaded model with its caches, and the plans of the graphs that it has met.
+
+use super::error::EngineError;
+use super::load::{GraphMemory, Loaded, Progress};
+use super::model::Model;
+use super::placed::Placed;
+use super::prepare::{Prepared, prepare};
+use super::settings::Settings;
+use loadmaster_backends::{Device, DeviceStats};
+use loadmaster_graph::{DeviceId, IdVec, TensorId};
+use loadmaster_models::families::{BatchShape, InputKind, ModelGraph};
+use loadmaster_models::kv::KvState;
+use loadmaster_sched::Machine;
+use loadmaster_sched::exec::{Executable, Outputs, PlanId, Resident, Runtime, Session, SessionOptions, SessionStats};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+/// Graphs that are kept; the one that was not used for longest goes first.
+const MAX_GRAPHS: usize = 24;
+
+/// Whether the compute memory for the largest graphs is taken when the model is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reserve {
+    /// It is: what fits at the start fits to the end.
+    #[default]
+    Largest,
+    /// It grows with the graphs.
+    AsNeeded,
+}
+
+/// A graph that was planned and bound.
+pub(super) struct Known {
+    shape: BatchShape,
+    used: u64,
+    plan: PlanId,
+    pub(super) graph: Arc<ModelGraph>,
+    /// Inputs that the plan has a place for.
+    pub(super) inputs: Arc<[(InputKind, TensorId)]>,
+}
+
+/// A model that is ready to run.
+pub struct Engine {
+    model: Arc<Model>,
+    settings: Arc<Settings>,
+    prepared: Prepared,
+    pub(super) session: Session,
+    loaded: Loaded,
+    pub(super) state: KvState,
+    known: Vec<Known>,
+    clock: u64,
+    /// Reused for the bytes of inputs and logits.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Engine {
+    /// Opens the devices of a machine and loads a model there.
+    ///
+    /// Errors: settings that do not fit, a device that is too small, refuses memory, fails, or whose driver is not here.
+    pub fn open(
+        model: Arc<Model>,
+        machine: &Machine,
+        settings: Settings,
+        threads: NonZeroUsize,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, EngineError> {
+        let prepared = prepare(&model, machine, &settings)?;
+        prepared.check_capacity(machine)?;
+        let devices = loadmaster_sched::exec::open(machine, threads)?;
+        Self::load(model, machine, devices, settings, prepared, Reserve::Largest, progress)
+    }
+
+    /// Loads a prepared model on devices that are open: those of `machine`, in its order.
+    pub fn load(
+        model: Arc<Model>,
+        machine: &Machine,
+        devices: Vec<Arc<dyn Device>>,
+        settings: Settings,
+        prepared: Prepared,
+        reserve: Reserve,
+        progress: &mut Progress<'_>,
+    ) -> Result<Self, EngineError> {
+        let runtime = Runtime::new(machine.clone(), devices)?;
+        let mut options = SessionOptions::new(&runtime);
+        options.placer = settings.placer.clone();
+        options.assign = settings.assign;
+        options.n_copies = settings.copies;
+        options.outputs = if settings.copies.get() > 1 { Outputs::Fetched } else { Outputs::InPlace };
+        let settings = Arc::new(settings);
+        let (loaded, state) = {
+            let placed = Placed::new(&model, machine, &settings)?;
+            let graph = placed.graph(BatchShape::largest(&placed.layout, 1))?;
+            let loaded = Loaded::new(&placed, &graph, &runtime, progress)?;
+            (loaded, KvState::new(&placed.layout, settings.sequences, model.params.window))
+        };
+        let session = Session::new(runtime, options);
+        let (known, clock, scratch) = (Vec::new(), 0, Vec::new());
+        let mut engine = Self { model, settings, prepared, session, loaded, state, known, clock, scratch };
+        if reserve == Reserve::Largest {
+            engine.reserve()?;
+        }
+        Ok(engine)
+    }
+
+    /// Takes the compute memory of the largest graphs.
+    fn reserve(&mut self) -> Result<(), EngineError> {
+        let layout = self.prepared.layout;
+        self.plan(BatchShape::largest(&layout, self.settings.largest_micro_batch()))?;
+        self.plan(BatchShape::largest(&layout, 1))?;
+        Ok(())
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+    /// What was prepared.
+    #[must_use]
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+    /// The caches.
+    #[must_use]
+    pub fn state(&self) -> &KvState {
+        &self.state
+    }
+    /// The caches, to forget and share parts of sequences.
+    pub fn state_mut(&mut self) -> &mut KvState {
+        &mut self.state
+    }
+    /// The devices at work.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        self.session.runtime()
+    }
+    /// What planning did.
+    #[must_use]
+    pub fn session_stats(&self) -> SessionStats {
+        self.session.stats()
+    }
+    /// What each device did so far.
+    #[must_use]
+    pub fn device_stats(&self) -> IdVec<DeviceId, DeviceStats> {
+        self.runtime().devices().values().map(|d| d.stats()).collect()
+    }
+
+    /// The graph for a shape, planned and bound: a look-up if it is known. Returns its place among the known.
+    pub(super) fn plan(&mut self, shape: BatchShape) -> Result<usize, EngineError> {
+        self.clock += 1;
+        if let Some(at) = self.known.iter().position(|k| k.shape == shape) {
+            self.known[at].used = self.clock;
+            if self.session.executable(self.known[at].plan).is_some() {
+                return Ok(at);
+            }
+            self.known.swap_remove(at);
+        }
+        let known = self.bind(shape)?;
+        if self.known.len() >= MAX_GRAPHS
+            && let Some((oldest, _)) = self.known.iter().enumerate().min_by_key(|(_, k)| k.used)
+        {
+            self.known.swap_remove(oldest);
+        }
+        self.known.push(known);
+        Ok(self.known.len() - 1)
+    }
+
+    fn bind(&mut self, shape: BatchShape) -> Result<Known, EngineError> {
+        let (model, settings) = (Arc::clone(&self.model), Arc::clone(&self.settings));
+        let runtime = Arc::clone(self.session.runtime());
+        let placed = Placed::new(&model, runtime.machine(), &settings)?;
+        let graph = placed.graph(shape)?;
+        let GraphMemory { residency, offsets } = self.loaded.memory_of(&placed, &graph, shape.tokens)?;
+        let resident = Resident { residency: &residency, buffers: self.loaded.buffers(), offsets: &offsets };
+        let plan = self.session.prepare(&graph.graph, resident)?;
+        let placed_inputs: Vec<TensorId> =
+            self.session.executable(plan).map(|e| e.inputs().collect()).unwrap_or_default();
+        let inputs = graph.inputs.iter().filter(|i| placed_inputs.contains(&i.tensor)).map(|i| (i.kind, i.tensor));
+        Ok(Known { shape, used: self.clock, plan, inputs: inputs.collect(), graph: Arc::new(graph) })
+    }
+
+    pub(super) fn known(&self, at: usize) -> &Known {
+        &self.known[at]
+    }
+
+    /// What a known graph was bound to.
+    pub(super) fn executable(&mut self, at: usize) -> Result<&mut Executable, EngineError> {
+        let plan = self.known[at].plan;
+        // The plan was looked up or bound just before.
+        self.session.executable(plan).ok_or_else(|| EngineError::NotLoaded { tensor: "the plan of the graph".into() })
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({}, {} graphs)", self.model.name, self.known.len())
+    }
+}
