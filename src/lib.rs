@@ -2,4 +2,6 @@
 
 pub mod commands;
 pub mod config;
+pub mod engine;
 pub mod placement;
+pub mod plan;

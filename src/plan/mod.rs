@@ -1,0 +1,3 @@
+//! What a model takes on a machine, before anything is loaded.
+
+pub mod llama_cpp;
