@@ -3,6 +3,7 @@
 
 use assert_cmd::Command;
 use loadmaster_graph::file::GraphFile;
+use loadmaster_graph::{DeviceId, Op, TensorId};
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -172,6 +173,29 @@ fn what_makes_no_sense_is_refused_in_one_message_with_the_place() {
             assert!(error.contains(word), "{args:?}: no `{word}` in: {error}");
         }
     }
+}
+
+#[test]
+fn a_plan_that_computes_nonsense_does_not_stand_the_check() {
+    let mut file = GraphFile::read_path(golden("llama-dense.2g.000")).unwrap();
+    let reads_view = |n: &TensorId| {
+        let read = file.graph.tensor(*n).src.iter().flatten().find(|s| file.graph.tensor(**s).op == Op::Reshape);
+        (!file.graph.tensor(*n).op.is_view()).then_some(read).flatten().copied()
+    };
+    let view = file.graph.nodes().values().find_map(reads_view).unwrap();
+    let host = DeviceId::new(file.devices.len() - 1);
+    file.pinned.insert(view, host);
+    file.expected = None;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pinned.json");
+    file.write_path(&path).unwrap();
+    let path = path.to_str().unwrap();
+    assert!(said(&["explain", path]).contains("pinned by the caller"));
+    let output = loadmaster(&["explain", path, "--verify"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(output.stdout.is_empty());
+    assert!(error.contains("pinned.json") && error.contains("before the original is computed"), "{error}");
 }
 
 #[test]

@@ -11,9 +11,10 @@ use super::input::{MachineArgs, PolicyArg, read_graph};
 use super::print;
 use anyhow::Context;
 use clap::ValueEnum;
-use loadmaster_alloc::{Checker, PlanReport, report};
+use loadmaster_alloc::{CheckError, Checker, PlanReport, report};
 use loadmaster_graph::file::GraphFile;
-use loadmaster_sched::{Plan, Setup, check_lowered, check_splits};
+use loadmaster_sched::{Plan, PlanFault, Setup, check_lowered, check_splits};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,7 +32,7 @@ pub struct Args {
     /// How to say it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-    /// Check the plan with code that shares nothing with the planner
+    /// Check the plan with code that shares nothing with the planner; exit status 1 if it does not stand
     #[arg(long)]
     verify: bool,
 }
@@ -64,7 +65,7 @@ enum Verified {
     No,
 }
 
-/// Runs the command.
+/// Runs the command. Exit status 1: the plan does not stand the check that was asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = read_graph(&args.graph)?;
     let place = || args.graph.display().to_string();
@@ -75,7 +76,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let setup = setup.with_context(place)?;
     let plan = setup.plan(&file.graph, args.policy.placer()).with_context(place)?;
     let report = report(&plan.lowered.graph, &plan.arenas, plan.ids(), &plan.memory).with_context(place)?;
-    let verified = if args.verify { verify(&file, &setup, &plan, args.policy)? } else { Verified::No };
+    let verified = match args.verify.then(|| verify(&file, &setup, &plan, args.policy)) {
+        None => Verified::No,
+        Some(Ok(verified)) => verified,
+        Some(Err(unsound)) => {
+            writeln!(io::stderr(), "error: {}: {unsound}", place())?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
     let explained = Explained { file: &file, setup, plan, report, policy: args.policy, verified };
     let text = match args.format {
         Format::Text => text::render(&explained),
@@ -86,14 +94,28 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets the checkers look at devices, splits, the allocator's list and places. An error here is a fault of ours.
-fn verify(file: &GraphFile, setup: &Setup, plan: &Plan<'_>, policy: PolicyArg) -> anyhow::Result<Verified> {
+/// A checker does not accept a plan. The reference's rules are followed even where they compute nonsense, as with a view
+/// that is pinned away from its root.
+#[derive(Debug, thiserror::Error)]
+enum Unsound {
+    #[error("by ggml's rules for devices and splits this graph computes nonsense: {0}")]
+    Splits(#[from] PlanFault),
+    #[error("by ggml's rules for memory this graph computes nonsense: {0}")]
+    GgmlPlaces(CheckError),
+    #[error("our placement of this graph is wrong, please report it: {0}")]
+    OurPlaces(CheckError),
+}
+
+/// Lets the checkers look at devices, splits, the allocator's list and places.
+fn verify(file: &GraphFile, setup: &Setup, plan: &Plan<'_>, policy: PolicyArg) -> Result<Verified, Unsound> {
     let graph = &file.graph;
-    let fault = "the plan is wrong, please report this";
-    check_splits(graph, &setup.machine, &setup.residency, &plan.assignment, &plan.splits).context(fault)?;
-    check_lowered(graph, &plan.assignment, &plan.splits, &plan.lowered).context(fault)?;
+    check_splits(graph, &setup.machine, &setup.residency, &plan.assignment, &plan.splits)?;
+    check_lowered(graph, &plan.assignment, &plan.splits, &plan.lowered)?;
     let in_place = &policy.in_place();
     let checker = Checker { graph: &plan.lowered.graph, arenas: &plan.arenas, ids: plan.ids(), in_place };
-    checker.check(&plan.memory).context(fault)?;
+    checker.check(&plan.memory).map_err(|fault| match policy {
+        PolicyArg::Ggml => Unsound::GgmlPlaces(fault),
+        PolicyArg::Best => Unsound::OurPlaces(fault),
+    })?;
     Ok(Verified::Yes)
 }
