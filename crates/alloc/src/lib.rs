@@ -35,6 +35,6 @@ pub use in_place::InPlaceTable;
 pub use key::GraphKey;
 pub use linear::TensorAllocator;
 pub use lowered::{AllocGraph, ArenaId, Item, ItemId, Origin};
-pub use place::{BestOptions, InPlaceTables, Placer, Reorder, plan};
+pub use place::{BestOptions, InPlaceTables, Placer, Reorder, UnusedInputs, plan};
 pub use plan::{AllocPlan, Placement, Reuse};
 pub use report::{ArenaReport, PlanReport, report};

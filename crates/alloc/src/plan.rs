@@ -3,6 +3,7 @@
 use crate::arenas::Arenas;
 use crate::lowered::{AllocGraph, ArenaId, ItemId};
 use crate::pack::ChunkId;
+use crate::place::UnusedInputs;
 use loadmaster_graph::{Bytes, IdVec, Step};
 
 /// Where an item lies.
@@ -36,6 +37,7 @@ pub struct AllocPlan {
     pub(crate) chunks: IdVec<ArenaId, Vec<Bytes>>,
     pub(crate) reuses: Vec<Reuse>,
     pub(crate) order: Option<Vec<Step>>,
+    pub(crate) unused_inputs: UnusedInputs,
 }
 
 impl AllocPlan {
@@ -45,6 +47,7 @@ impl AllocPlan {
             chunks: IdVec::filled(Vec::new(), arenas.len()),
             reuses: Vec::new(),
             order: None,
+            unused_inputs: UnusedInputs::Keep,
         }
     }
 
@@ -99,6 +102,12 @@ impl AllocPlan {
     #[must_use]
     pub fn reuses(&self) -> &[Reuse] {
         &self.reuses
+    }
+
+    /// What the plan does with inputs that no node reads.
+    #[must_use]
+    pub fn unused_inputs(&self) -> UnusedInputs {
+        self.unused_inputs
     }
 
     /// The order in which the plan holds, if it is not the graph's own: the i-th entry is the position in

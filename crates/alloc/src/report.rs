@@ -80,7 +80,7 @@ pub fn report(
     plan: &AllocPlan,
 ) -> Result<PlanReport, AllocError> {
     ids.check(graph, arenas)?;
-    let facts = Facts::new(graph, arenas, ids)?;
+    let facts = Facts::new(graph, arenas, ids, plan.unused_inputs)?;
     let stays = stays(graph, arenas, &facts, plan);
     let explain = |arena| explain(graph, arenas, plan, &facts, &stays, arena);
     Ok(PlanReport { arenas: arenas.home_ids().map(explain).collect::<Result<_, _>>()? })
@@ -112,7 +112,7 @@ fn stays(graph: &AllocGraph<'_>, arenas: &Arenas, facts: &Facts, plan: &AllocPla
             let (first, last) = spans[item.index()];
             let known = facts.of(item);
             let birth = if known.from_start { 0 } else { first };
-            let death = if known.forever { facts.horizon } else { last };
+            let death = if known.forever { facts.horizon } else { last.max(birth + u32::from(known.uses == 0)) };
             let align = arenas.buffer_type(place.arena).alignment();
             let padded = place.size.checked_align_up(align).unwrap_or(place.size);
             Stay { item, place, padded, birth, death: death.max(birth) }

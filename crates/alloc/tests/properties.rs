@@ -5,7 +5,9 @@ mod device;
 #[path = "support/random.rs"]
 mod random;
 
-use loadmaster_alloc::{AllocPlan, BestOptions, Checker, InPlaceTable, InPlaceTables, Placer, Reorder, plan, report};
+use loadmaster_alloc::{
+    AllocPlan, BestOptions, Checker, InPlaceTable, InPlaceTables, Placer, Reorder, UnusedInputs, plan, report,
+};
 use random::{LoweredWorld, World};
 
 fn planned(
@@ -52,6 +54,22 @@ fn random_graphs_pass_the_checker_and_best_never_needs_more() {
             }
         }
     }
+}
+
+#[test]
+fn dropped_inputs_pass_the_checker_and_never_need_more() {
+    let mut lower = 0;
+    for seed in seeds(400) {
+        let world = World::new(seed, 3 + (seed as usize * 5) % 40);
+        let lowered = world.lowered();
+        let (kept, in_place) = best(InPlaceTable::loadmaster(), Reorder::Never);
+        let options =
+            BestOptions { in_place: in_place.clone(), unused_inputs: UnusedInputs::Drop, ..BestOptions::default() };
+        let kept = planned(&world, &lowered, &kept, &in_place, seed);
+        let dropped = planned(&world, &lowered, &Placer::Best(options), &in_place, seed);
+        lower += u64::from(dropped.total_size() < kept.total_size());
+    }
+    assert!(lower > 20, "only {lower} plans were lower");
 }
 
 #[test]

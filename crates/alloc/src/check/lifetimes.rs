@@ -2,6 +2,7 @@
 
 use crate::arenas::BufferIds;
 use crate::lowered::{AllocGraph, ArenaId, ItemId, Origin};
+use crate::place::UnusedInputs;
 use loadmaster_graph::Op;
 
 /// Steps at which bytes must be intact, both ends included. Step 0 is the time before the first node; the node that runs
@@ -46,7 +47,7 @@ pub(super) fn reads<'a>(graph: &'a AllocGraph<'_>, node: ItemId) -> impl Iterato
 
 impl Lifetimes {
     /// `order`: the step of each node, by position in [`AllocGraph::nodes`].
-    pub(super) fn new(graph: &AllocGraph<'_>, ids: BufferIds<'_>, order: &[usize]) -> Self {
+    pub(super) fn new(graph: &AllocGraph<'_>, ids: BufferIds<'_>, order: &[usize], unused: UnusedInputs) -> Self {
         let count = graph.items().len();
         let mut this = Self { spans: vec![None; count], arenas: vec![None; count] };
         for (i, &leaf) in graph.leafs().iter().enumerate() {
@@ -58,7 +59,7 @@ impl Lifetimes {
         }
         this.see_unlisted_sources(graph, ids, order);
         this.see_reads_and_writes(graph, order);
-        this.see_what_stays(graph);
+        this.see_what_stays(graph, unused);
         this
     }
 
@@ -105,10 +106,10 @@ impl Lifetimes {
         }
     }
 
-    fn see_what_stays(&mut self, graph: &AllocGraph<'_>) {
+    fn see_what_stays(&mut self, graph: &AllocGraph<'_>, unused: UnusedInputs) {
         let mut read = vec![false; graph.items().len()];
         for &node in graph.nodes() {
-            for &source in graph.sources(node).iter().flatten() {
+            for source in reads(graph, node) {
                 read[source.index()] = true;
                 read[owner(graph, source).index()] = true;
             }
@@ -116,11 +117,13 @@ impl Lifetimes {
                 read[root.index()] = true;
             }
         }
-        for &id in graph.nodes().iter().chain(graph.leafs()) {
-            let is_dependency = is_keep(graph, id) || graph.item(id).op == Op::None && graph.item(id).root.is_some();
-            if !read[id.index()] && !is_dependency {
-                self.extend(owner(graph, id), END);
-            }
+        let is_dependency = |id| is_keep(graph, id) || graph.item(id).op == Op::None && graph.item(id).root.is_some();
+        for &node in graph.nodes().iter().filter(|id| !read[id.index()] && !is_dependency(**id)) {
+            self.extend(owner(graph, node), END);
+        }
+        for &leaf in graph.leafs().iter().filter(|id| !read[id.index()] && !is_dependency(**id)) {
+            let is_dropped = unused == UnusedInputs::Drop && graph.item(leaf).flags.is_input();
+            self.extend(leaf, if is_dropped { 1 } else { END });
         }
         for id in (0..graph.items().len()).map(ItemId::new).filter(|&id| graph.item(id).flags.is_output()) {
             self.extend(owner(graph, id), END);

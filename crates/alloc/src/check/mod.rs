@@ -6,7 +6,7 @@
 //! The rules. Bytes belong to a tensor that is no view; what happens to a view happens to its root. They must be intact
 //! from before the first node (leafs, tensors flagged `input`) or from the node that computes them, to the last node that
 //! reads or writes them; to the end if the tensor or a view of it is flagged `output`, or if something listed is read by
-//! no node, for then the caller may want it. A node may write over a source only where the in-place table says so, the
+//! no node, for then the caller may want it (but see [`UnusedInputs`](crate::UnusedInputs)). A node may write over a source only where the in-place table says so, the
 //! layouts are one, and nothing needs the source afterwards.
 
 mod error;
@@ -44,7 +44,7 @@ impl Checker<'_, '_> {
     pub fn check(&self, plan: &AllocPlan) -> Result<(), CheckError> {
         let order = order::positions(self.graph, plan)?;
         order::respects_dependencies(self.graph, &order)?;
-        let lifetimes = Lifetimes::new(self.graph, self.ids, &order);
+        let lifetimes = Lifetimes::new(self.graph, self.ids, &order, plan.unused_inputs());
         for item in (0..self.graph.items().len()).map(ItemId::new) {
             self.check_item(item, plan, &lifetimes)?;
         }

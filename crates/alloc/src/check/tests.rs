@@ -38,7 +38,7 @@ impl Case<'_> {
     fn shares_bytes(&self, plan: &AllocPlan) -> bool {
         let graph = &self.lowered.graph;
         let steps = order::positions(graph, plan).unwrap();
-        let lifetimes = Lifetimes::new(graph, self.lowered.ids(), &steps);
+        let lifetimes = Lifetimes::new(graph, self.lowered.ids(), &steps, plan.unused_inputs());
         let home = |p: &Placement| (self.world.arenas.home(p.arena), p.chunk);
         let placed: Vec<(ItemId, Placement)> = plan.placed().filter(|(_, p)| p.size > Bytes::ZERO).collect();
         let meet = |(a, p): &(ItemId, Placement), (b, q): &(ItemId, Placement)| {

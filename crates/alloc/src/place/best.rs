@@ -1,7 +1,7 @@
 //! The best placer: in-place chains merged first, then one packing problem per arena, never worse than the reference.
 
 use super::blocks::{Block, BlockId, Blocks, Input, merge};
-use super::facts::Facts;
+use super::facts::{Facts, UnusedInputs};
 use super::ggml;
 use super::in_place_tables::InPlaceTables;
 use super::order::{Reorder, check_groups, lower_order};
@@ -21,6 +21,8 @@ pub struct BestOptions {
     pub in_place: InPlaceTables,
     /// Whether nodes may run in another order.
     pub order: Reorder,
+    /// What becomes of inputs that no node reads.
+    pub unused_inputs: UnusedInputs,
     /// How hard the packing tries.
     pub effort: Effort,
 }
@@ -32,14 +34,14 @@ pub(crate) fn place(
     ids: BufferIds<'_>,
     options: &BestOptions,
 ) -> Result<AllocPlan, AllocError> {
-    let facts = Facts::new(graph, arenas, ids)?;
+    let facts = Facts::new(graph, arenas, ids, options.unused_inputs)?;
     let input = Input { graph, arenas, facts: &facts, tables: &options.in_place };
     let blocks = merge(input, (0..graph.nodes().len() as u32).map(Step));
-    let best = packed(input, &blocks, options.effort)?;
+    let best = packed(input, &blocks, options)?;
     let best = no_worse_than_reference(input, ids, best);
     match options.order {
         Reorder::Never => Ok(best),
-        Reorder::WithinGroups => reordered(input, &blocks, options.effort, best),
+        Reorder::WithinGroups => reordered(input, &blocks, options, best),
     }
 }
 
@@ -58,10 +60,15 @@ fn no_worse_than_reference(input: Input<'_, '_>, ids: BufferIds<'_>, best: Alloc
 }
 
 /// The plan of a lower order, if there is one and it is smaller in some arena and larger in none.
-fn reordered(input: Input<'_, '_>, blocks: &Blocks, effort: Effort, best: AllocPlan) -> Result<AllocPlan, AllocError> {
+fn reordered(
+    input: Input<'_, '_>,
+    blocks: &Blocks,
+    options: &BestOptions,
+    best: AllocPlan,
+) -> Result<AllocPlan, AllocError> {
     check_groups(input)?;
     let Some((order, blocks)) = lower_order(input, blocks) else { return Ok(best) };
-    let lower = AllocPlan { order: Some(order), ..packed(input, &blocks, effort)? };
+    let lower = AllocPlan { order: Some(order), ..packed(input, &blocks, options)? };
     let sizes = |plan: &AllocPlan| input.arenas.home_ids().map(|a| plan.buffer_size(a)).collect::<Vec<_>>();
     let (ours, theirs) = (sizes(&lower), sizes(&best));
     let no_larger = ours.iter().zip(&theirs).all(|(a, b)| a <= b);
@@ -69,13 +76,13 @@ fn reordered(input: Input<'_, '_>, blocks: &Blocks, effort: Effort, best: AllocP
 }
 
 /// Packs the blocks of each arena.
-fn packed(input: Input<'_, '_>, blocks: &Blocks, effort: Effort) -> Result<AllocPlan, AllocError> {
+fn packed(input: Input<'_, '_>, blocks: &Blocks, options: &BestOptions) -> Result<AllocPlan, AllocError> {
     let Input { graph, arenas, facts, .. } = input;
-    let mut plan = AllocPlan::empty(graph, arenas);
+    let mut plan = AllocPlan { unused_inputs: options.unused_inputs, ..AllocPlan::empty(graph, arenas) };
     let mut places = vec![(ChunkId::new(0), Bytes::ZERO); blocks.blocks.len()];
     for arena in arenas.home_ids() {
         let (members, problem) = problem(arena, &blocks.blocks, arenas);
-        let packing = pack(&problem, effort).map_err(|why| AllocError::Packing { arena, why })?;
+        let packing = pack(&problem, options.effort).map_err(|why| AllocError::Packing { arena, why })?;
         plan.chunks[arena] = chunk_sizes(&problem, &packing);
         for (block, place) in members.iter().zip(&packing.places) {
             places[block.index()] = (place.chunk, place.offset);

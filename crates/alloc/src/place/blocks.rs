@@ -153,7 +153,8 @@ impl<'a, 'g> Merging<'a, 'g> {
     fn open(&mut self, item: ItemId, birth: u32) {
         let facts = self.input.facts.of(item);
         let Some(arena) = facts.arena else { return };
-        let death = if facts.forever { self.input.facts.horizon } else { birth };
+        // Later uses move the end; an input without any is the caller's until the first node has run.
+        let death = if facts.forever { self.input.facts.horizon } else { birth + u32::from(facts.uses == 0) };
         let home = self.input.arenas.home(arena);
         self.result.block_of[item.index()] = Some(BlockId::new(self.result.blocks.len()));
         self.result.blocks.push(Block { home, birth, death, size: facts.padded, holder: item });

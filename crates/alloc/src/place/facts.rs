@@ -5,6 +5,16 @@ use crate::error::{AllocError, Holder};
 use crate::lowered::{AllocGraph, ArenaId, ItemId, Origin};
 use loadmaster_graph::{Bytes, Op};
 
+/// What becomes of a leaf that is flagged `input`, but not `output`, and that no node reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum UnusedInputs {
+    /// It keeps its bytes to the end, as in the reference.
+    #[default]
+    Keep,
+    /// Its bytes are its own until the first node has run: the caller may write it, and nobody reads it.
+    Drop,
+}
+
 /// Facts about every item, and the numbers that planning needs again and again.
 pub(crate) struct Facts {
     items: Vec<ItemFacts>,
@@ -33,13 +43,18 @@ pub(crate) struct ItemFacts {
 
 impl Facts {
     /// O(items + sources). `ids` have been checked.
-    pub(crate) fn new(graph: &AllocGraph<'_>, arenas: &Arenas, ids: BufferIds<'_>) -> Result<Self, AllocError> {
+    pub(crate) fn new(
+        graph: &AllocGraph<'_>,
+        arenas: &Arenas,
+        ids: BufferIds<'_>,
+        unused: UnusedInputs,
+    ) -> Result<Self, AllocError> {
         let items = graph.items().iter().enumerate().map(|(i, item)| ItemFacts::unplaced(ItemId::new(i), item.root));
         // A graph of leafs alone has one step, in which they live.
         let horizon = graph.nodes().len().max(1) as u32;
         let mut facts = Self { items: items.collect(), horizon };
         facts.count_uses(graph);
-        facts.mark_kept(graph);
+        facts.mark_kept(graph, unused);
         facts.place_items(graph, arenas, ids)?;
         Ok(facts)
     }
@@ -90,8 +105,9 @@ impl Facts {
     }
 
     /// What nobody reads lives to the end, as does what a view that nobody reads belongs to.
-    fn mark_kept(&mut self, graph: &AllocGraph<'_>) {
-        let listed = graph.nodes().iter().chain(graph.leafs()).copied();
+    fn mark_kept(&mut self, graph: &AllocGraph<'_>, unused: UnusedInputs) {
+        let kept_leafs = graph.leafs().iter().filter(|&&l| unused == UnusedInputs::Keep || !is_input(graph, l));
+        let listed = graph.nodes().iter().chain(kept_leafs).copied();
         for item in listed.filter(|&i| !is_keep(graph, i)) {
             let facts = self.items[item.index()];
             // A computed view with `NONE` for an operation is a dependency, not a result.
@@ -167,6 +183,10 @@ fn original(graph: &AllocGraph<'_>, node: ItemId) -> Option<ItemId> {
         Origin::Copy { of, .. } => Some(ItemId::of(of)),
         Origin::Tensor(_) | Origin::Keep(_) => None,
     }
+}
+
+fn is_input(graph: &AllocGraph<'_>, leaf: ItemId) -> bool {
+    graph.item(leaf).flags.is_input() && graph.item(leaf).root.is_none()
 }
 
 pub(crate) fn is_keep(graph: &AllocGraph<'_>, item: ItemId) -> bool {

@@ -10,6 +10,7 @@ mod order;
 
 pub use best::BestOptions;
 pub(crate) use facts::Facts;
+pub use facts::UnusedInputs;
 pub use in_place_tables::InPlaceTables;
 pub use order::Reorder;
 

@@ -225,16 +225,24 @@ impl<'a, 'g> Scheduling<'a, 'g> {
         choice: Choice,
     ) -> Option<(u32, u64)> {
         let alive = state.alive(self.home);
-        let fitting = ready.iter().take(WINDOW).filter_map(|&(rank, node)| {
+        let mut best: Option<(u64, u32, u64)> = None;
+        for &(_, node) in ready.iter().take(WINDOW) {
             let effect = state.effect(self.input.graph.nodes()[(self.start + node) as usize], self.home);
             let during = alive.saturating_add(effect.during);
-            (during <= limit).then_some((during.saturating_sub(effect.freed), rank, node, during))
-        });
-        let mut fitting = fitting;
-        let (_, _, node, during) = match choice {
-            Choice::First => fitting.next(),
-            Choice::Smallest => fitting.min(),
-        }?;
-        Some((node, during))
+            let after = during.saturating_sub(effect.freed);
+            if effect.during == 0 {
+                // It costs nothing now and would cost nothing later: views, results over their sources.
+                return Some((node, during));
+            }
+            let is_taken = match (choice, best) {
+                (_, None) => true,
+                (Choice::First, Some(_)) => false,
+                (Choice::Smallest, Some((least, _, _))) => after < least,
+            };
+            if during <= limit && is_taken {
+                best = Some((after, node, during));
+            }
+        }
+        best.map(|(_, node, during)| (node, during))
     }
 }

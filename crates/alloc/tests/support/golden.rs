@@ -2,7 +2,7 @@
 
 use loadmaster_alloc::{AllocGraph, ArenaId, Arenas, Buffer, BufferType, ItemId, Refused};
 use loadmaster_graph::file::{AllocEntry, ExpectedPlace};
-use loadmaster_graph::{Align, Bytes, DeviceId, Flags, GraphFile, IdVec, Tensor, TensorId};
+use loadmaster_graph::{Align, Bytes, DeviceId, Flags, GraphFile, Tensor, TensorId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -165,6 +165,3 @@ pub fn runs(file: &GraphFile) -> Vec<std::ops::Range<usize>> {
     }
     runs
 }
-
-/// What the reference's sizes are indexed by.
-pub type Sizes = IdVec<ArenaId, Bytes>;
