@@ -1,0 +1,98 @@
+//! `loadmaster run`: loads a model, places it over the devices, and generates text.
+
+mod args;
+mod chat;
+mod generate;
+mod load;
+mod logits;
+mod report;
+
+pub use args::Args;
+
+use crate::engine::{Engine, EngineError, Model};
+use generate::{Generated, Job, Sink};
+use loadmaster_models::tokenizer::{Tokenizer, TokenizerError};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Runs the command: 0 done, 1 the run failed, 2 what was asked for makes no sense or cannot be read.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match try_run(args) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) if is_failed_run(&error) => {
+            // Nobody is left to tell if this fails.
+            let _ = writeln!(io::stderr(), "error: {}", super::message(&error));
+            Ok(ExitCode::from(1))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn is_failed_run(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<EngineError>().is_some_and(|e| !e.is_bad_input())
+}
+
+fn try_run(args: &Args) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let model = Arc::new(match &args.model {
+        Some(path) => Model::open(path)?,
+        None => Model::embedded()?,
+    });
+    let machine = args.machine()?;
+    let settings = args.settings(&model.params, &machine)?;
+    let sampling = args.sampling()?;
+    let tokenizer = tokenizer(&model, args)?;
+    let job = Job::new(args, &model, tokenizer.as_ref(), &settings, sampling)?;
+    let mut log = args.logits_out.as_deref().map(logits::LogitsLog::create).transpose()?;
+    let mut progress = load::ProgressLine::new(args.json);
+    let mut engine = Engine::open(model, &machine, settings, args.threads(), &mut |done, total| {
+        progress.show(done, total);
+    })?;
+    progress.clear();
+    let loaded = start.elapsed();
+    if !args.json {
+        super::print(&report::placement(&engine))?;
+    }
+    let before = engine.device_stats();
+    let mut sink = Sink::new(args.json, tokenizer.as_ref(), log.as_mut());
+    let generated = if args.chat {
+        chat::converse(&mut engine, &job, args, &mut sink)?
+    } else {
+        generate::generate(&mut engine, &job, &mut sink)?
+    };
+    if let Some(log) = log {
+        log.finish()?;
+    }
+    let moved = report::Moved::since(&before, &engine.device_stats());
+    report_end(args, &engine, &job, &generated, loaded, &moved)
+}
+
+fn report_end(
+    args: &Args,
+    engine: &Engine,
+    job: &Job,
+    generated: &Generated,
+    loaded: std::time::Duration,
+    moved: &report::Moved,
+) -> anyhow::Result<()> {
+    let text = match args.json {
+        true => report::json(engine, job, generated, loaded, moved)?,
+        false => report::summary(engine, generated, loaded, moved),
+    };
+    super::print(&text)?;
+    Ok(())
+}
+
+/// The tokenizer; a model without vocabulary runs on `--tokens`.
+fn tokenizer(model: &Model, args: &Args) -> anyhow::Result<Option<Tokenizer>> {
+    match Tokenizer::from_gguf(&model.file) {
+        Ok(tokenizer) => Ok(Some(tokenizer)),
+        Err(_) if !args.tokens.is_empty() => Ok(None),
+        Err(error @ TokenizerError::NoVocabulary { .. }) => {
+            Err(anyhow::Error::new(error).context("give --tokens instead of a text"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
