@@ -17,7 +17,7 @@ type Outcome = Result<(), String>;
 type Folder = (&'static str, usize);
 
 const REAL: Folder = ("graphs", 154);
-const RANDOM: Folder = ("random", 200);
+const RANDOM: Folder = ("random", 201);
 
 fn golden_files((folder, count): Folder) -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(folder);

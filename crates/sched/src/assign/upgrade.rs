@@ -22,10 +22,13 @@ impl State<'_> {
 
     fn place_by_fit(&mut self, node: TensorId) {
         let mut best: Option<(DeviceId, u16)> = None;
-        for device in device_set::bits(self.machine.support_mask(self.topology.link(node).op)) {
+        let machine = self.machine;
+        for device in device_set::bits(machine.support_mask(self.topology.link(node).op)) {
             let usable = self.usable_sources(node, device);
             if best.is_none_or(|(_, most)| usable > most) {
                 best = Some((device, usable));
+                // A cast is its own second source: it counts as being on the best device so far.
+                self.devices[node] = Some(device);
             }
         }
         if let Some((device, usable_sources)) = best {
