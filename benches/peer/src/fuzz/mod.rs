@@ -46,6 +46,11 @@ impl Verdict {
             || matches!(self, Self::GgmlAborts { ours: Err(e), .. } if e.starts_with("panic"))
     }
 
+    /// Differences of plans carry much that changes with the case; what a checker says is one sentence.
+    fn kind_len(&self) -> usize {
+        if matches!(self, Self::Differs(_)) { 14 } else { 80 }
+    }
+
     /// What should stay while a case is made smaller.
     fn kind(&self) -> String {
         let text = match self {
@@ -53,7 +58,7 @@ impl Verdict {
             Self::Differs(text) | Self::OursRefuses(text) | Self::Unsound(text) => text,
             Self::GgmlAborts { .. } => "ggml aborts",
         };
-        text.chars().filter(|c| !c.is_ascii_digit()).take(14).collect()
+        text.chars().filter(|c| !c.is_ascii_digit()).take(self.kind_len()).collect()
     }
 }
 

@@ -73,7 +73,9 @@ impl Generator {
             let window = waiting.len().min(6);
             let ready = |&i: &usize| {
                 let t = &self.file.tensors[waiting[i] as usize];
-                t.src.iter().flatten().chain(&t.view_src).all(|&s| done[s as usize])
+                let shown = t.src.iter().flatten().filter_map(|&s| self.file.tensors[s as usize].view_src);
+                let needed = t.src.iter().flatten().chain(&t.view_src).copied().chain(shown);
+                needed.filter(|&s| s != t.id).all(|s| done[s as usize])
             };
             let ready = (0..window).filter(ready).collect::<Vec<_>>();
             let next = waiting.remove(*self.r.pick(&ready));

@@ -30,6 +30,10 @@ impl Generator {
             self.tensor(op, t, ne)
         };
         node.src = self.sources(first, view_op);
+        if op == "CPY" && node.view_src.is_none() && self.r.one_in(3) {
+            // A cast, whose second source is the result itself.
+            node.src = vec![Some(first), Some(node.id)];
+        }
         node.op_params = family_number(op).into_iter().collect();
         self.mark(&mut node);
         let id = self.push(node, true);
