@@ -1,4 +1,5 @@
 //! Streams, events, memory, faults and simulated time of `cpu` and `sim`, with kernels of two lines.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 
 use loadmaster_alloc::{Buffer, InPlaceTable};
 use loadmaster_backends::cpu::{KernelError, NodeArgs};

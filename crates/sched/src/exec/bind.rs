@@ -2,7 +2,7 @@
 
 use super::build::{Planned, ScheduleOptions, operand_places, schedule};
 use super::error::{At, ExecError, Named};
-use super::executable::{Executable, NodeCommand, Run, State};
+use super::executable::{Executable, NodeCommand, Pair, Run, State};
 use super::experts::Experts;
 use super::failure::Labels;
 use super::hazards::{Waits, waits};
@@ -68,6 +68,7 @@ impl Executable {
         let (programs, commands) = binder.compile_all()?;
         let ready = binder.ready(&programs)?;
         let events = binder.events(&waits)?;
+        let pace = binder.pace()?;
         let experts = schedule.experts.iter().map(|e| Experts::new(planned.graph(), e)).collect();
         let streams = binder.streams()?;
         let kept = binder.kept();
@@ -81,6 +82,7 @@ impl Executable {
             commands,
             events,
             streams,
+            pace,
             experts,
             kept,
             inputs,
@@ -255,7 +257,7 @@ impl Binder<'_, '_> {
     fn compile_error(&self, device: DeviceId, split: SplitId, error: DeviceError) -> ExecError {
         match self.labels.error(device, &error) {
             ExecError::Device { device, at, error } => {
-                ExecError::Device { device, at: At { split: Some(split), ..at }, error }
+                ExecError::device(device, At { split: Some(split), ..*at }, *error)
             }
             other => other,
         }
@@ -316,9 +318,20 @@ impl Binder<'_, '_> {
             let Some(device) = queue.device().filter(|_| recorded) else { return Ok(Vec::new()) };
             let make = |_| self.runtime.device(device).create_event();
             let made: Result<Vec<_>, _> = (0..self.schedule.turns()).map(make).collect();
-            made.map_err(|error| ExecError::Device { device, at: At::default(), error })
+            made.map_err(|error| ExecError::device(device, At::default(), error))
         };
         self.schedule.steps.ids().map(of_step).collect::<Result<Vec<_>, _>>().map(IdVec::from_vec)
+    }
+
+    /// By queue: two events.
+    fn pace(&self) -> Result<Vec<Option<Pair>>, ExecError> {
+        let of_device = |device: DeviceId| {
+            let make = || self.runtime.device(device).create_event();
+            let pair = make().and_then(|first| Ok([first, make()?]));
+            pair.map_err(|error| ExecError::device(device, At::default(), error))
+        };
+        let queues = self.schedule.queues.values();
+        queues.map(|queue| queue.device().map(of_device).transpose()).collect()
     }
 
     fn streams(&self) -> Result<Vec<Option<Arc<dyn Stream>>>, ExecError> {

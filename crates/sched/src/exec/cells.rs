@@ -10,13 +10,17 @@ define_id! {
     pub CellId, "cell";
 }
 
+/// Cells that a step touches, and how.
+type Touched = Vec<(Range<u32>, Mode)>;
+
 /// The cells of a schedule, and which of them each step touches in each turn.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     bounds: IdVec<MemoryId, Vec<Bytes>>,
     first: IdVec<MemoryId, usize>,
     count: usize,
-    touched: Vec<IdVec<StepId, Vec<(Range<u32>, Mode)>>>,
+    /// By turn and step.
+    touched: Vec<IdVec<StepId, Touched>>,
 }
 
 impl Cells {

@@ -86,6 +86,14 @@ pub enum ExecError {
         /// The driver.
         driver: Driver,
     },
+    /// Two turns of a plan have different steps, which is our own fault.
+    #[error("a turn has {found} steps, the first has {expected}")]
+    TurnsDiffer {
+        /// Steps of the turn.
+        found: usize,
+        /// Steps of the first turn.
+        expected: usize,
+    },
     /// The parts of a plan were made for different graphs.
     #[error("a part of the plan has {found} nodes, the graph {expected}: they do not belong together")]
     Mismatch {
@@ -96,7 +104,9 @@ pub enum ExecError {
     },
     /// A split copies something that is computed only in that split or later, such as a view on another device than its
     /// root.
-    #[error("{split} copies {tensor} when it starts, but that is not computed before: keep a view on its root's device")]
+    #[error(
+        "{split} copies {tensor} when it starts, but that is not computed before: keep a view on its root's device"
+    )]
     CopiedTooEarly {
         /// What is copied.
         tensor: Named,
@@ -131,9 +141,9 @@ pub enum ExecError {
         /// The device.
         device: DeviceId,
         /// Where.
-        at: At,
+        at: Box<At>,
         /// What it says; the root of the failure.
-        error: DeviceError,
+        error: Box<DeviceError>,
     },
     /// A tensor that is no input, or that has memory of its own.
     #[error("{0} is not written by the caller: it is computed, or has memory of its own")]
@@ -180,6 +190,10 @@ pub enum ExecError {
 }
 
 impl ExecError {
+    pub(super) fn device(device: DeviceId, at: At, error: DeviceError) -> Self {
+        Self::Device { device, at: Box::new(at), error: Box::new(error) }
+    }
+
     pub(super) fn not_placed(graph: &Graph, tensor: TensorId) -> Self {
         Self::NotPlaced(Named::of(graph, tensor))
     }

@@ -23,6 +23,9 @@ impl fmt::Display for Run {
     }
 }
 
+/// Two events that are recorded in turn.
+pub(super) type Pair = [Arc<dyn Event>; 2];
+
 /// A node that computes, and where its result goes.
 #[derive(Debug)]
 pub(super) struct NodeCommand {
@@ -64,6 +67,8 @@ pub struct Executable {
     pub(super) events: IdVec<StepId, Vec<Arc<dyn Event>>>,
     /// By queue; none for the host.
     pub(super) streams: Vec<Option<Arc<dyn Stream>>>,
+    /// By queue: two events that mark the ends of every so many runs.
+    pub(super) pace: Vec<Option<Pair>>,
     pub(super) experts: Vec<Experts>,
     /// Device and places by turn of what can be read after a run.
     pub(super) kept: BTreeMap<TensorId, (DeviceId, Vec<Region>)>,

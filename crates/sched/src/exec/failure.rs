@@ -36,7 +36,7 @@ impl Labels {
     pub(super) fn error(&self, device: DeviceId, error: &DeviceError) -> ExecError {
         let root = error.root();
         let origin = self.devices.iter().find(|(_, name)| **name == root.device).map_or(device, |(id, _)| id);
-        ExecError::Device { device: origin, at: self.at(origin, root), error: root.clone() }
+        ExecError::device(origin, self.at(origin, root), root.clone())
     }
 
     fn at(&self, device: DeviceId, error: &DeviceError) -> At {

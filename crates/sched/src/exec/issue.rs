@@ -11,8 +11,8 @@ use loadmaster_graph::{DeviceId, TensorId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Runs that may be issued without an end that the host has waited for.
-const MAX_OPEN_RUNS: u64 = 64;
+/// After so many runs the host waits for those before: twice as many are open at most.
+const PACE: u64 = 32;
 
 impl Executable {
     /// Writes an input of the next run. Waits until the runs that still read this turn's slot have done so.
@@ -23,7 +23,7 @@ impl Executable {
             return Err(ExecError::NotAnInput(self.named(tensor)));
         };
         let runtime = Arc::clone(&self.runtime);
-        let turn = self.begin(&runtime)?;
+        let turn = self.begin(&runtime);
         let slot = &self.ready[self.turn_of(self.state.next) as usize][step];
         let Ready::Write(region) = slot else { return Err(ExecError::NotAnInput(self.named(tensor))) };
         self.check_len(tensor, region.len, bytes.len())?;
@@ -72,16 +72,13 @@ impl Executable {
     }
 
     /// Takes the turn. If others ran meanwhile, they may have used the memory of inputs that were written.
-    fn begin<'a>(&mut self, runtime: &'a Runtime) -> Result<Turn<'a>, ExecError> {
-        if self.state.next.0 - self.state.oldest_open.0 >= MAX_OPEN_RUNS {
-            self.synchronize()?;
-        }
+    fn begin<'a>(&mut self, runtime: &'a Runtime) -> Turn<'a> {
         let turn = runtime.take_turn(self.owner);
         if turn.is_new {
             self.state.oldest_open = self.state.next;
             self.forget_inputs();
         }
-        Ok(turn)
+        turn
     }
 
     fn forget_inputs(&mut self) {
@@ -91,9 +88,9 @@ impl Executable {
 
     fn issue(&mut self, observer: &mut dyn Observer) -> Result<(Run, Flow), ExecError> {
         let runtime = Arc::clone(&self.runtime);
-        let turn = self.begin(&runtime)?;
+        let turn = self.begin(&runtime);
         self.check_inputs()?;
-        let outcome = self.issue_steps(observer);
+        let outcome = self.issue_steps(observer).and_then(|flow| self.pace().map(|()| flow));
         drop(turn);
         let run = self.state.next;
         self.forget_inputs();
@@ -128,6 +125,26 @@ impl Executable {
             }
         }
         Ok(Flow::Continue)
+    }
+
+    /// Marks the end of every [`PACE`]-th run in all queues, and waits for the mark before.
+    fn pace(&mut self) -> Result<(), Interrupt> {
+        let issued = self.state.next.0 + 1;
+        if !issued.is_multiple_of(PACE) {
+            return Ok(());
+        }
+        let half = (issued / PACE % 2) as usize;
+        for (queue, events) in self.schedule.queues().ids().zip(&self.pace) {
+            let Some((device, stream)) = self.stream_of(queue) else { continue };
+            let failed = |error| Interrupt::Failed(device, error);
+            let Some(events) = events else { continue };
+            if issued - self.state.oldest_open.0 > PACE {
+                events[1 - half].synchronize().map_err(failed)?;
+            }
+            stream.record(&events[half]).map_err(failed)?;
+        }
+        self.state.oldest_open = self.state.oldest_open.max(Run(issued.saturating_sub(PACE)));
+        Ok(())
     }
 
     fn stream_of(&self, queue: QueueId) -> Option<(DeviceId, Arc<dyn Stream>)> {

@@ -1,6 +1,6 @@
 //! From the description of a machine to devices.
 
-use super::error::ExecError;
+use super::error::{At, ExecError};
 use crate::machine::{Device as Described, Driver, Machine};
 use loadmaster_backends::cpu::{ComputeCtx, Workers};
 use loadmaster_backends::{CpuDevice, CpuOptions, Device, SimDevice, SimOptions};
@@ -28,7 +28,7 @@ fn open_one(
     let kernels = Arc::new(ComputeCtx::new(workers.clone()));
     let memory = machine.compute_type(id);
     let capacity = machine.pools()[memory.pool].capacity;
-    let failed = |error| ExecError::Device { device: id, at: Default::default(), error };
+    let failed = |error| ExecError::device(id, At::default(), error);
     match device.driver {
         Driver::Host => {
             let options = CpuOptions {

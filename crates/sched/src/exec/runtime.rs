@@ -19,11 +19,15 @@ pub struct Runtime {
     devices: IdVec<DeviceId, Arc<dyn Device>>,
     compute: IdVec<DeviceId, Arc<dyn Stream>>,
     /// Made when the first plan needs one.
-    upload: IdVec<DeviceId, Mutex<Option<Arc<dyn Stream>>>>,
+    receive: IdVec<DeviceId, Lazy>,
+    send: IdVec<DeviceId, Lazy>,
     paths: PathTable,
     report: Vec<PathReport>,
     turnstile: Mutex<Turnstile>,
 }
+
+/// A stream that is made at the first use.
+type Lazy = Mutex<Option<Arc<dyn Stream>>>;
 
 /// Who issued last. Held while a run is issued.
 #[derive(Debug, Default)]
@@ -48,15 +52,16 @@ impl Runtime {
         if found != expected {
             return Err(ExecError::DeviceCount { found, expected });
         }
-        let failed = |device, error| ExecError::Device { device, at: At::default(), error };
+        let failed = |device, error| ExecError::device(device, At::default(), error);
         let compute = devices.iter().map(|(id, d)| d.create_stream().map_err(|e| failed(id, e)));
         let compute = compute.collect::<Result<Vec<_>, _>>()?;
         let compute = IdVec::from_vec(compute);
         let report = selftest::test_all(&devices, &compute);
         let mut paths = PathTable::all(devices.len(), super::paths::CopyPath::Direct);
         report.iter().for_each(|r| paths.set(r.from, r.to, r.path));
-        let upload = devices.ids().map(|_| Mutex::new(None)).collect();
-        Ok(Arc::new(Self { machine, devices, compute, upload, paths, report, turnstile: Mutex::default() }))
+        let lazy = || devices.ids().map(|_| Lazy::default()).collect();
+        let (receive, send) = (lazy(), lazy());
+        Ok(Arc::new(Self { machine, devices, compute, receive, send, paths, report, turnstile: Mutex::default() }))
     }
 
     /// The machine.
@@ -95,17 +100,18 @@ impl Runtime {
         match queue {
             Queue::Host => Ok(None),
             Queue::Compute(device) => Ok(Some(Arc::clone(&self.compute[device]))),
-            Queue::Upload(device) => self.upload_stream(device).map(Some),
+            Queue::Receive(device) => self.lazy_stream(device, &self.receive[device]).map(Some),
+            Queue::Send(device) => self.lazy_stream(device, &self.send[device]).map(Some),
         }
     }
 
-    fn upload_stream(&self, device: DeviceId) -> Result<Arc<dyn Stream>, ExecError> {
-        let mut slot = self.upload[device].lock();
+    fn lazy_stream(&self, device: DeviceId, slot: &Lazy) -> Result<Arc<dyn Stream>, ExecError> {
+        let mut slot = slot.lock();
         if let Some(stream) = slot.as_ref() {
             return Ok(Arc::clone(stream));
         }
         let made = self.devices[device].create_stream();
-        let stream = made.map_err(|error| ExecError::Device { device, at: At::default(), error })?;
+        let stream = made.map_err(|error| ExecError::device(device, At::default(), error))?;
         Ok(Arc::clone(slot.insert(stream)))
     }
 
@@ -165,8 +171,9 @@ impl Runtime {
 
     fn streams(&self) -> Vec<(DeviceId, Arc<dyn Stream>)> {
         let compute = self.compute.iter().map(|(id, s)| (id, Arc::clone(s)));
-        let upload = self.upload.iter().filter_map(|(id, slot)| slot.lock().as_ref().map(|s| (id, Arc::clone(s))));
-        compute.chain(upload).collect()
+        let lazy = self.receive.iter().chain(self.send.iter());
+        let made = lazy.filter_map(|(id, slot)| slot.lock().as_ref().map(|s| (id, Arc::clone(s))));
+        compute.chain(made).collect()
     }
 }
 

@@ -20,10 +20,12 @@ define_id! {
 pub enum Queue {
     /// The thread that issues.
     Host,
-    /// A device's stream for nodes and activations.
+    /// A device's stream for nodes, and for copies that nothing could overlap with.
     Compute(DeviceId),
-    /// A device's stream for weights that are uploaded next to what it computes.
-    Upload(DeviceId),
+    /// A device's stream for copies to it, next to what it computes.
+    Receive(DeviceId),
+    /// A device's stream for copies from it, next to what it computes.
+    Send(DeviceId),
 }
 
 impl Queue {
@@ -32,7 +34,7 @@ impl Queue {
     pub const fn device(self) -> Option<DeviceId> {
         match self {
             Self::Host => None,
-            Self::Compute(device) | Self::Upload(device) => Some(device),
+            Self::Compute(device) | Self::Receive(device) | Self::Send(device) => Some(device),
         }
     }
 }
@@ -42,7 +44,8 @@ impl fmt::Display for Queue {
         match self {
             Self::Host => f.write_str("host"),
             Self::Compute(device) => write!(f, "{device}"),
-            Self::Upload(device) => write!(f, "{device} upload"),
+            Self::Receive(device) => write!(f, "{device} receive"),
+            Self::Send(device) => write!(f, "{device} send"),
         }
     }
 }
