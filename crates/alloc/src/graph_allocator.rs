@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Plans graphs over one or several buffer types and holds the memory.
 ///
-/// Several plans share the memory, which is the largest that any of them needs, chunk by chunk. Every call that fails
-/// leaves plans and memory as they were.
+/// Several plans share the memory, which is the largest that any of them needs, chunk by chunk. Of more than 64 plans the
+/// one that was not used for longest is forgotten. Every call that fails leaves plans and memory as they were.
 #[derive(Debug)]
 pub struct GraphAllocator {
     arenas: Arenas,

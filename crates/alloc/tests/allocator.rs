@@ -1,8 +1,11 @@
 //! The graph allocator over memory that counts and refuses.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test fails by a panic, helpers included.
 
 #[path = "support/chain.rs"]
+#[allow(dead_code)]
 mod chain;
 #[path = "support/device.rs"]
+#[allow(dead_code)]
 mod device;
 
 use chain::{Maker, layers, lowered, round_robin};

@@ -1,4 +1,5 @@
 //! Plans of the golden graphs: the reference's to the byte, the best ones against the bound, all through the checker.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test fails by a panic, helpers included.
 
 #[path = "support/golden.rs"]
 mod golden;

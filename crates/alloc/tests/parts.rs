@@ -1,6 +1,8 @@
 //! The dynamic allocator, the linear one, and groups of tensors.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test fails by a panic, helpers included.
 
 #[path = "support/device.rs"]
+#[allow(dead_code)]
 mod device;
 
 use device::TestType;

@@ -1,6 +1,8 @@
 //! Random graphs through both placers and the checker.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test fails by a panic, helpers included.
 
 #[path = "support/device.rs"]
+#[allow(dead_code)]
 mod device;
 #[path = "support/random.rs"]
 mod random;
