@@ -3,7 +3,7 @@
 //! Knows graphs, not devices: a kind of memory is a [`BufferType`]. Nothing here touches memory.
 //!
 //! - [`AllocGraph`]: a graph as an allocator sees it, with copies and keep nodes; [`BufferIds`]: where each entry goes.
-//! - [`plan`]: the pure core, an [`AllocPlan`] by a [`Placer`]. [`report`] explains it, [`Checker`] verifies it.
+//! - [`plan()`]: the pure core, an [`AllocPlan`] by a [`Placer`]. [`report()`] explains it, [`Checker`] verifies it.
 //! - [`GraphAllocator`]: plans, keeps plans, holds memory. [`TensorAllocator`] and [`alloc_tensors`]: weights.
 //! - [`pack`]: the packing problem by itself. [`DynAllocator`]: free blocks in chunks.
 //!
