@@ -102,3 +102,37 @@ fn a_query_gets_the_same_attention_in_any_batch() {
         }
     }
 }
+
+#[test]
+fn keys_that_no_query_may_see_do_not_matter_whatever_their_bytes() {
+    let rng = &mut Random(10);
+    for isa in Isa::available() {
+        let runner = direct(isa, 2);
+        for dtype in [DType::F16, DType::F32, DType::Q8_0] {
+            let q = Host::random(DType::F32, [64, 3, 4, 1], Lay::Packed, rng);
+            let k = Host::random(dtype, [64, 40, 2, 1], Lay::Packed, rng);
+            let v = Host::random(dtype, [64, 40, 2, 1], Lay::Packed, rng);
+            let hidden = |key: u64| key < 5 || key % 7 == 3 || key > 30;
+            let mask = Host::floats(DType::F16, [40, 3, 1, 1], Lay::Packed, |[i, ..]| {
+                if hidden(i) { f64::NEG_INFINITY } else { 0.0 }
+            });
+            let attend = |k: Host, v: Host| {
+                let mut dst = Host::zeros(DType::F32, [64, 4, 3, 1], Lay::Packed);
+                let src = [Some(q.clone()), Some(k), Some(v), Some(mask.clone())];
+                runner.run(Op::FlashAttnExt, &[0.125f32.to_bits()], &src, &mut dst).unwrap();
+                dst.bytes
+            };
+            let poisoned = |t: &Host| {
+                let mut t = t.clone();
+                let row = dtype.row_size(64).unwrap().get() as usize;
+                for (i, bytes) in t.bytes.chunks_exact_mut(row).enumerate() {
+                    if hidden(i as u64 % 40) {
+                        bytes.fill(0xff);
+                    }
+                }
+                t
+            };
+            assert!(attend(k.clone(), v.clone()) == attend(poisoned(&k), poisoned(&v)), "{dtype} on {isa:?}");
+        }
+    }
+}

@@ -15,6 +15,7 @@ pub(crate) mod activation;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod portable;
+pub(crate) mod values;
 
 use super::ctx::{Cost, Env, Shared};
 use super::error::KernelError;

@@ -1,6 +1,7 @@
 //! Products in plain Rust: the definition that vector kernels reproduce bit for bit.
 
 use super::activation::{Q8x32, Q8x256};
+use super::values::{Sum, Values, ValuesFn};
 use super::{Column, RowsFn, Weights};
 use crate::cpu::element::{Bf16, Element, F16};
 use crate::cpu::math::{LANES, fold_lanes};
@@ -29,6 +30,32 @@ pub(crate) fn rows_fn(dtype: DType) -> Option<RowsFn> {
         DType::Iq4Xs => rows256::<Iq4Xs>,
         _ => return None,
     })
+}
+
+/// The kernel that adds up value rows of a plain float type.
+pub(crate) fn values_fn(dtype: DType) -> Option<ValuesFn> {
+    Some(match dtype {
+        DType::F32 => add_values::<f32>,
+        DType::F16 => add_values::<F16>,
+        DType::Bf16 => add_values::<Bf16>,
+        _ => return None,
+    })
+}
+
+unsafe fn add_values<T: Element>(values: &Values, keys: &[u32], sums: &[Sum]) {
+    for &key in keys {
+        for sum in sums {
+            // SAFETY: the contract of `ValuesFn`.
+            unsafe {
+                let row = values.data.add(key as usize * values.stride).cast::<T>();
+                let weight = sum.weights.add(key as usize).read_unaligned();
+                for i in 0..values.len {
+                    let to = sum.to.add(i);
+                    to.write_unaligned(weight.mul_add(row.add(i).read_unaligned().to_f32(), to.read_unaligned()));
+                }
+            }
+        }
+    }
 }
 
 unsafe fn float_rows<T: Element>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {

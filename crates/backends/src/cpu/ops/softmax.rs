@@ -51,7 +51,8 @@ multiversion! {
     unsafe fn biased_f16(x: *const f32, mask: *const u8, y: *mut f32, n: usize, scale: f32, slope: f32) = biased::<F16>;
 }
 
-/// y = x · scale + slope · mask; y may stand on x, or on a mask of the same type.
+/// y = x · scale + slope · mask, and −∞ where the mask is, whatever stands in a masked cell of a cache that was never
+/// written. y may stand on x, or on a mask of the same type.
 #[inline(always)]
 unsafe fn biased<M: Element>(x: *const f32, mask: *const u8, y: *mut f32, n: usize, scale: f32, slope: f32) {
     let mask = mask.cast::<M>();
@@ -61,7 +62,7 @@ unsafe fn biased<M: Element>(x: *const f32, mask: *const u8, y: *mut f32, n: usi
         unsafe {
             let values = x.add(i).cast::<[f32; LANES]>().read_unaligned();
             let bias = mask.add(i).cast::<[M; LANES]>().read_unaligned();
-            let out: [f32; LANES] = std::array::from_fn(|j| values[j] * scale + slope * bias[j].to_f32());
+            let out: [f32; LANES] = std::array::from_fn(|j| masked(values[j] * scale, slope, bias[j].to_f32()));
             y.add(i).cast::<[f32; LANES]>().write_unaligned(out);
         }
     }
@@ -69,9 +70,14 @@ unsafe fn biased<M: Element>(x: *const f32, mask: *const u8, y: *mut f32, n: usi
         // SAFETY: i < n.
         unsafe {
             let bias = mask.add(i).read_unaligned().to_f32();
-            y.add(i).write_unaligned(x.add(i).read_unaligned() * scale + slope * bias);
+            y.add(i).write_unaligned(masked(x.add(i).read_unaligned() * scale, slope, bias));
         }
     }
+}
+
+#[inline(always)]
+fn masked(score: f32, slope: f32, bias: f32) -> f32 {
+    if bias == f32::NEG_INFINITY { bias } else { score + slope * bias }
 }
 
 multiversion! {

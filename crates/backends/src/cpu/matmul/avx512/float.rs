@@ -42,19 +42,25 @@ impl Load for Bf16 {
     }
 }
 
+/// Rows that stay in the second-level cache while all columns pass by.
+const ROW_BLOCK: usize = 32;
+
 /// # Safety
 /// The contract of [`super::super::RowsFn`]; the machine has the instructions.
 pub(super) unsafe fn rows<T: Load>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
-    // SAFETY: the same contract.
-    unsafe {
-        for first in rows.clone().step_by(4) {
-            let count = (rows.end - first).min(4);
-            for tile in columns.chunks(4) {
+    for block in rows.clone().step_by(ROW_BLOCK) {
+        let block = block..rows.end.min(block + ROW_BLOCK);
+        for tile in columns.chunks(6) {
+            // SAFETY: the same contract.
+            unsafe {
                 match tile {
-                    [a] => multiply::<T, 1>(w, first, count, [a]),
-                    [a, b] => multiply::<T, 2>(w, first, count, [a, b]),
-                    [a, b, c] => multiply::<T, 3>(w, first, count, [a, b, c]),
-                    [a, b, c, d] => multiply::<T, 4>(w, first, count, [a, b, c, d]),
+                    // A single column needs more rows at a time to hide the latency of its sums.
+                    [a] => tiles::<T, 2, 1>(w, block.clone(), [a]),
+                    [a, b] => tiles::<T, 1, 2>(w, block.clone(), [a, b]),
+                    [a, b, c] => tiles::<T, 1, 3>(w, block.clone(), [a, b, c]),
+                    [a, b, c, d] => tiles::<T, 1, 4>(w, block.clone(), [a, b, c, d]),
+                    [a, b, c, d, e] => tiles::<T, 1, 5>(w, block.clone(), [a, b, c, d, e]),
+                    [a, b, c, d, e, f] => tiles::<T, 1, 6>(w, block.clone(), [a, b, c, d, e, f]),
                     _ => {}
                 }
             }
@@ -62,43 +68,55 @@ pub(super) unsafe fn rows<T: Load>(w: &Weights, rows: Range<usize>, columns: &[C
     }
 }
 
-/// Four rows (those beyond `count` repeat the last one) by `C` columns.
+/// Rows by `C` columns, `4 · Q` rows at a time.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn multiply<T: Load, const C: usize>(w: &Weights, first: usize, count: usize, columns: [&Column; C]) {
-    // SAFETY: the rows exist and have `k` elements, as have the records.
-    unsafe {
-        let at: [*const T; 4] = std::array::from_fn(|r| w.data.add((first + r.min(count - 1)) * w.stride).cast());
-        let x: [*const f32; C] = std::array::from_fn(|c| columns[c].record.cast());
-        let mut acc = [[_mm512_setzero_ps(); 4]; C];
-        let whole = w.k / 16 * 16;
-        for i in (0..whole).step_by(16) {
-            add_products(&mut acc, &at, &x, i, !0);
-        }
-        if whole < w.k {
-            add_products(&mut acc, &at, &x, whole, first_lanes(w.k - whole));
-        }
-        for c in 0..C {
-            _mm_mask_storeu_ps(columns[c].dst.add(first), ((1u16 << count) - 1) as u8, fold(&acc[c]));
+unsafe fn tiles<T: Load, const Q: usize, const C: usize>(w: &Weights, rows: Range<usize>, columns: [&Column; C]) {
+    for first in rows.clone().step_by(4 * Q) {
+        let count = (rows.end - first).min(4 * Q);
+        // SAFETY: rows beyond `count` repeat the last one; the rows have `k` elements, as have the records.
+        unsafe {
+            let row = |r: usize| w.data.add((first + r.min(count - 1)) * w.stride).cast();
+            let at: [[*const T; 4]; Q] = std::array::from_fn(|q| std::array::from_fn(|r| row(4 * q + r)));
+            let x: [*const f32; C] = std::array::from_fn(|c| columns[c].record.cast());
+            let mut acc = [[[_mm512_setzero_ps(); 4]; C]; Q];
+            let whole = w.k / 16 * 16;
+            for i in (0..whole).step_by(16) {
+                add_products(&mut acc, &at, &x, i, !0);
+            }
+            if whole < w.k {
+                add_products(&mut acc, &at, &x, whole, first_lanes(w.k - whole));
+            }
+            for q in 0..Q {
+                let mask = first_lanes(count.saturating_sub(4 * q).min(4)) as u8;
+                for c in 0..C {
+                    _mm_mask_storeu_ps(columns[c].dst.add(first + 4 * q), mask, fold(&acc[q][c]));
+                }
+            }
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
-unsafe fn add_products<T: Load, const C: usize>(
-    acc: &mut [[__m512; 4]; C],
-    at: &[*const T; 4],
+unsafe fn add_products<T: Load, const Q: usize, const C: usize>(
+    acc: &mut [[[__m512; 4]; C]; Q],
+    at: &[[*const T; 4]; Q],
     x: &[*const f32; C],
     i: usize,
     mask: __mmask16,
 ) {
     // SAFETY: the elements of the mask exist.
     unsafe {
-        let w: [__m512; 4] = std::array::from_fn(|r| T::load(at[r].add(i), mask));
-        for c in 0..C {
-            let input = _mm512_maskz_loadu_ps(mask, x[c].add(i));
+        for q in 0..Q {
+            let mut w = [_mm512_setzero_ps(); 4];
             for r in 0..4 {
-                acc[c][r] = _mm512_fmadd_ps(w[r], input, acc[c][r]);
+                w[r] = T::load(at[q][r].add(i), mask);
+            }
+            for c in 0..C {
+                let input = _mm512_maskz_loadu_ps(mask, x[c].add(i));
+                for r in 0..4 {
+                    acc[q][c][r] = _mm512_fmadd_ps(w[r], input, acc[q][c][r]);
+                }
             }
         }
     }
@@ -108,12 +126,17 @@ unsafe fn add_products<T: Load, const C: usize>(
 #[target_feature(enable = "avx2,avx512f,avx512dq")]
 #[inline]
 fn fold(v: &[__m512; 4]) -> __m128 {
-    let eights = v.map(|v| _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)));
-    let fours = eights.map(|v| _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)));
-    let [a, b, c, d] = fours;
+    let [a, b, c, d] = [fold_to_four(v[0]), fold_to_four(v[1]), fold_to_four(v[2]), fold_to_four(v[3])];
     // Transposed, so that the last two steps add whole vectors.
     let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
     let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
     let (ab, cd) = (_mm_add_ps(ab_low, ab_high), _mm_add_ps(cd_low, cd_high));
     _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab))
+}
+
+#[target_feature(enable = "avx2,avx512f,avx512dq")]
+#[inline]
+fn fold_to_four(v: __m512) -> __m128 {
+    let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+    _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight))
 }

@@ -53,7 +53,10 @@ unsafe fn pack<B: Unpack256>(at: &[*const u8; 16], b: usize, to: *mut u8) {
     unsafe {
         let block = at.map(|p| p.add(b * B::SIZE));
         for part in 0..4 {
-            let mut codes: [__m512i; 16] = std::array::from_fn(|r| B::vector_codes(block[r], part));
+            let mut codes = [_mm512_setzero_si512(); 16];
+            for r in 0..16 {
+                codes[r] = B::vector_codes(block[r], part);
+            }
             transpose(&mut codes);
             for (g, group) in codes.iter().enumerate() {
                 _mm512_store_si512(to.add(part * 1024 + g * 64).cast(), *group);
@@ -132,11 +135,15 @@ unsafe fn block_sums<B: Unpack256, const C: usize>(block: *const u8, b: usize, x
     for group in 0..16 / sixteens {
         // SAFETY: the group lies inside the block and the records.
         unsafe {
-            let mut dots: [__m512i; C] = std::array::from_fn(|c| {
-                let sum = |i: usize| i32::from(*x[c].sums.add(b * 16 + group * sixteens + i));
-                let total = if sixteens == 2 { sum(0) + sum(1) } else { sum(0) };
-                _mm512_set1_epi32(if B::ZERO == 0 { 0 } else { -i32::from(B::ZERO) * total })
-            });
+            let mut dots = [_mm512_setzero_si512(); C];
+            if B::ZERO != 0 {
+                for c in 0..C {
+                    let sum = x[c].sums.add(b * 16 + group * sixteens);
+                    let second = if sixteens == 2 { *sum.add(1) } else { 0 };
+                    let total = i32::from(*sum) + i32::from(second);
+                    dots[c] = _mm512_set1_epi32(-i32::from(B::ZERO) * total);
+                }
+            }
             for g in 0..4 * sixteens {
                 let at = group * 4 * sixteens + g;
                 let w = _mm512_load_si512(block.add(at * 64).cast());

@@ -103,8 +103,12 @@ unsafe fn multiply<B: Unpack32, const C: usize>(
         let mut acc = [_mm512_setzero_ps(); C];
         let mut minima = [_mm512_setzero_ps(); C];
         for b in 0..panel.blocks {
-            let mut sums: [__m512i; C] =
-                std::array::from_fn(|c| _mm512_set1_epi32(-i32::from(B::ZERO) * *x[c].sum.add(b)));
+            let mut sums = [_mm512_setzero_si512(); C];
+            if B::ZERO != 0 {
+                for c in 0..C {
+                    sums[c] = _mm512_set1_epi32(-i32::from(B::ZERO) * *x[c].sum.add(b));
+                }
+            }
             for g in 0..8 {
                 let w = _mm512_load_si512(panel.codes.add((b * 8 + g) * 64).cast());
                 for c in 0..C {

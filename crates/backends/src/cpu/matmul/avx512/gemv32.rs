@@ -56,18 +56,16 @@ pub(super) unsafe fn rows<B: Unpack32, const C: usize>(w: &Weights, rows: Range<
 unsafe fn eight_rows<B: Unpack32, const C: usize>(at: &[*const u8; 8], blocks: usize, x: &[Q8x32; C]) -> [__m256; C] {
     let mut acc = [_mm512_setzero_ps(); C];
     let mut minima = [_mm512_setzero_ps(); C];
-    for pair in 0..blocks / 2 {
-        // SAFETY: both blocks exist.
-        unsafe { two_blocks::<B, C>(at, pair, true, x, &mut acc, &mut minima) };
+    for pair in 0..blocks.div_ceil(2) {
+        // SAFETY: one or both blocks exist; the records are padded with zeros.
+        unsafe { two_blocks::<B, C>(at, pair, pair * 2 + 1 < blocks, x, &mut acc, &mut minima) };
     }
-    if blocks % 2 == 1 {
-        // SAFETY: the last block exists; the records are padded with zeros.
-        unsafe { two_blocks::<B, C>(at, blocks / 2, false, x, &mut acc, &mut minima) };
-    }
-    std::array::from_fn(|c| {
+    let mut sums = [_mm256_setzero_ps(); C];
+    for c in 0..C {
         let sum = if B::HAS_MIN { _mm512_add_ps(acc[c], minima[c]) } else { acc[c] };
-        _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b10_00_10_00>(sum, sum))
-    })
+        sums[c] = _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b10_00_10_00>(sum, sum));
+    }
+    sums
 }
 
 /// Adds blocks `2 · pair` and (if `two`) the next one. Lanes 0–3 and 8–11 of the sums are the rows.
@@ -95,7 +93,10 @@ unsafe fn two_blocks<B: Unpack32, const C: usize>(
         let d = _mm512_cvtph_ps(_mm512_castsi512_si256(scales));
         for c in 0..C {
             let input = _mm512_loadu_si512(x[c].codes.add(pair * 64).cast());
-            let dots = codes.map(|w| _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, input));
+            let mut dots = [_mm512_setzero_si512(); 8];
+            for r in 0..8 {
+                dots[r] = _mm512_dpbusd_epi32(dots[r], codes[r], input);
+            }
             let zero = i32::from(B::ZERO);
             let sums = _mm512_sub_epi32(
                 half_sums(&dots),

@@ -36,18 +36,19 @@ pub(super) fn whole_sums(v: &[__m512i; 8]) -> __m256i {
 #[target_feature(enable = "avx512f,avx2")]
 #[inline]
 pub(super) fn whole_sums_256(v: &[__m256i; 8]) -> __m256i {
-    let pair = |i: usize| {
-        let (a, b) = (v[i], v[i + 1]);
-        _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
-    };
-    let quad = |i: usize| {
-        let (ab, cd) = (pair(i), pair(i + 2));
-        _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd))
-    };
-    let (first, second) = (quad(0), quad(4));
+    let first = quad_sums_256(v[0], v[1], v[2], v[3]);
+    let second = quad_sums_256(v[4], v[5], v[6], v[7]);
     let low = _mm256_permute2x128_si256::<0x20>(first, second);
     let high = _mm256_permute2x128_si256::<0x31>(first, second);
     _mm256_add_epi32(low, high)
+}
+
+#[target_feature(enable = "avx512f,avx2")]
+#[inline]
+fn quad_sums_256(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {
+    let ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+    _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd))
 }
 
 /// Transposes sixteen rows of sixteen 32-bit elements.

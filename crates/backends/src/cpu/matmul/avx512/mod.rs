@@ -12,7 +12,9 @@ mod gemv32;
 mod lanes;
 mod unpack256;
 mod unpack32;
+mod values;
 
+use super::values::ValuesFn;
 use super::{Column, RowsFn, Weights};
 use crate::cpu::element::{Bf16, F16};
 use crate::cpu::quant::block32::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
@@ -44,6 +46,16 @@ pub(crate) fn rows_fn(dtype: DType) -> Option<RowsFn> {
     })
 }
 
+/// The kernel that adds up value rows of a plain float type.
+pub(crate) fn values_fn(dtype: DType) -> Option<ValuesFn> {
+    Some(match dtype {
+        DType::F32 => values::add::<f32>,
+        DType::F16 => values::add::<F16>,
+        DType::Bf16 => values::add::<Bf16>,
+        _ => return None,
+    })
+}
+
 unsafe fn rows32<B: Unpack32>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
     // SAFETY: the contract of `RowsFn`; this kernel is chosen only where the instructions exist.
     unsafe {
@@ -63,6 +75,11 @@ unsafe fn rows256<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Colu
             [] => {}
             [a] => gemv256::rows::<B, 1>(w, rows, [a]),
             [a, b] => gemv256::rows::<B, 2>(w, rows, [a, b]),
+            // Unpacking pays from five columns on.
+            [a, b, rest @ ..] if rest.len() <= 2 => {
+                gemv256::rows::<B, 2>(w, rows.clone(), [a, b]);
+                rows256::<B>(w, rows, rest, panel);
+            }
             _ => gemm256::rows::<B>(w, rows, columns, panel),
         }
     }
