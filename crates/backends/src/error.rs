@@ -141,13 +141,23 @@ pub enum Fault {
         /// Bytes of the destination.
         to: Bytes,
     },
-    /// A tensor does not start where the device needs it.
-    #[error("offset {offset} is no multiple of {align}", offset = offset.get())]
+    /// A tensor does not start, or its rows do not, where the device needs them.
+    #[error("{offset} bytes are no multiple of {align}", offset = offset.get())]
     Misaligned {
-        /// The offset in its buffer.
+        /// The offset in its buffer, the stride, or the distance of its address from an aligned one.
         offset: Bytes,
         /// The alignment that the device needs.
         align: u64,
+    },
+    /// A result lies over an operand that its kernel still reads.
+    #[error(
+        "the result of {op} lies over operand {operand}, which its kernel does not allow: plan with its in-place table"
+    )]
+    Overlap {
+        /// The operation.
+        op: Op,
+        /// Position of the operand.
+        operand: usize,
     },
     /// A buffer that this device cannot reach.
     #[error("cannot reach a buffer of {buffer_type}")]

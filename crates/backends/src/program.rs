@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use crate::stream::CommandId;
-use loadmaster_alloc::Buffer;
+use loadmaster_alloc::{Buffer, InPlaceTable};
 use loadmaster_graph::tensor::{DIMS, Dims, OpParams};
 use loadmaster_graph::{Bytes, DType, Op, Tensor, TensorId, define_id};
 use std::any::Any;
@@ -49,9 +49,21 @@ impl Operand {
         (outer..DIMS).try_fold(first, |sum, i| sum.checked_add((self.ne[i] - 1).checked_mul(self.nb[i])?)).map(Bytes)
     }
 
-    /// What its offset must be a multiple of: the element size, or the size of a scale where elements come in blocks
+    /// Whether it has a byte in common with another operand, as far as their first and last bytes say.
+    fn meets(&self, other: &Self) -> bool {
+        let end = |o: &Self| o.offset.saturating_add(o.span().unwrap_or(Bytes::MAX));
+        self.slot == other.slot && self.offset < end(other) && other.offset < end(self)
+    }
+
+    /// Whether it fills its span without gaps.
+    fn is_packed(&self) -> bool {
+        let blocks = self.elements() / self.dtype.block_len();
+        self.dtype.block_size().checked_mul(blocks) == self.span()
+    }
+
+    /// What its offset and strides must be multiples of: the element size, or the size of a scale where elements come in blocks
     /// (views may begin anywhere else, so this is less than the alignment of the buffer type).
-    fn element_align(&self) -> u64 {
+    pub(crate) fn element_align(&self) -> u64 {
         let size = self.dtype.block_size().get();
         if self.dtype.block_len() == 1 { size } else { 2 - size % 2 }
     }
@@ -135,13 +147,18 @@ impl Program {
         &self.sources[first..first + command.source_count as usize]
     }
 
-    /// Checks that every operand lies inside its buffer, at an offset that its element type allows. Errors: the tensor
-    /// of the first command that does not, and why. O(operands).
-    pub fn check(&self) -> Result<(), (TensorId, Fault)> {
+    /// Checks that every operand lies inside its buffer, at an offset and with strides that its element type allows, and
+    /// that no result lies over a source but as `in_place` allows (or over its own target, for copies into one). Errors:
+    /// the tensor of the first command that breaks a rule, and how. O(operands).
+    ///
+    /// Layouts with gaps may interleave: whether they share elements is not looked into.
+    pub fn check(&self, in_place: &InPlaceTable) -> Result<(), (TensorId, Fault)> {
         for command in &self.commands {
+            let named = |fault| (command.tensor, fault);
             let operands = self.sources(command).iter().flatten().chain(std::iter::once(&command.dst));
-            for operand in operands {
-                self.check_operand(operand).map_err(|fault| (command.tensor, fault))?;
+            operands.clone().try_for_each(|o| self.check_operand(o)).map_err(named)?;
+            if computes(command.op) {
+                self.check_overlap(command, in_place).map_err(named)?;
             }
         }
         Ok(())
@@ -154,10 +171,39 @@ impl Program {
             return Err(Fault::OutOfRange { offset: operand.offset, len, size });
         }
         let align = operand.element_align();
-        if !operand.offset.get().is_multiple_of(align) {
-            return Err(Fault::Misaligned { offset: operand.offset, align });
+        let strides = operand.ne.iter().zip(operand.nb).filter(|(n, _)| **n > 1).map(|(_, nb)| nb);
+        let misaligned = std::iter::once(operand.offset.get()).chain(strides).find(|at| !at.is_multiple_of(align));
+        match misaligned {
+            Some(at) => Err(Fault::Misaligned { offset: Bytes(at), align }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_overlap(&self, command: &Command, in_place: &InPlaceTable) -> Result<(), Fault> {
+        let dst = &command.dst;
+        for (position, source) in self.sources(command).iter().enumerate() {
+            let Some(source) = source.filter(|s| s.meets(dst)) else { continue };
+            let allowed = source == *dst
+                && (in_place.operands(command.op).contains(position) || target(command.op) == Some(position));
+            if !allowed && source.is_packed() && dst.is_packed() {
+                return Err(Fault::Overlap { op: command.op, operand: position });
+            }
         }
         Ok(())
+    }
+}
+
+/// Whether a command does anything: views and nothing do not.
+pub(crate) fn computes(op: Op) -> bool {
+    op != Op::None && !op.is_view()
+}
+
+/// The operand that an operation writes into: it stands exactly where the result stands.
+const fn target(op: Op) -> Option<usize> {
+    match op {
+        Op::Cpy => Some(1),
+        Op::SetRows => Some(2),
+        _ => None,
     }
 }
 

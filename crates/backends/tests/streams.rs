@@ -228,9 +228,51 @@ fn programs_with_operands_outside_their_buffers_or_in_foreign_memory_are_refused
         let error = compile(device, &small, 2, 0).unwrap_err();
         assert!(matches!(error.fault, Fault::WrongMemory { .. }), "{error}");
     }
-    let mapped: Arc<dyn Buffer> = Arc::new(HostBuffer::shared(Arc::new(vec![0_u8; 8])));
-    let error = compile(&host, &mapped, 2, 0).unwrap_err();
+    // Bytes in the middle of a vector, at an address that is a multiple of four.
+    let (bytes, first) = aligned_bytes();
+    let shared = |start: usize| -> Arc<dyn Buffer> {
+        Arc::new(HostBuffer::shared(Arc::new(Part(bytes.clone(), start..start + 8))))
+    };
+    let error = compile(&host, &shared(first), 2, 0).unwrap_err();
     assert!(matches!(error.fault, Fault::ReadOnly { .. }), "{error}");
+    let error = compile(&host, &shared(first + 1), 2, 0).unwrap_err();
+    assert!(matches!(error.fault, Fault::Misaligned { align: 4, .. }), "{error}");
+}
+
+/// Some bytes of shared bytes.
+struct Part(Arc<Vec<u8>>, Range<usize>);
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[self.1.clone()]
+    }
+}
+
+fn aligned_bytes() -> (Arc<Vec<u8>>, usize) {
+    let bytes = Arc::new(vec![0; 16]);
+    let first = bytes.as_ptr().align_offset(4);
+    (bytes, first)
+}
+
+#[test]
+fn a_result_over_a_source_is_refused_unless_the_kernels_allow_it_exactly_there() {
+    let device = sim("sim0");
+    let buffer = device.buffer_type().alloc_buffer(Bytes(64)).unwrap();
+    let compile = |op, sources: &[u64], at: u64| {
+        let mut program = Program::new();
+        let slot = program.slot(&buffer);
+        let operand = |offset: u64| Operand::of(&row(4), slot, Bytes(offset));
+        let sources: Vec<_> = sources.iter().map(|&s| Some(operand(s))).collect();
+        program.push(TensorId::new(0), op, Default::default(), sources, operand(at));
+        device.compile(program).map(|_| ()).map_err(|e| e.fault)
+    };
+    assert_eq!(compile(Op::Sqr, &[0], 0), Ok(()));
+    assert_eq!(compile(Op::Sqr, &[0], 16), Ok(()));
+    assert_eq!(compile(Op::Sqr, &[0], 8), Err(Fault::Overlap { op: Op::Sqr, operand: 0 }));
+    assert_eq!(compile(Op::MulMat, &[16, 0], 0), Err(Fault::Overlap { op: Op::MulMat, operand: 1 }));
+    assert_eq!(compile(Op::Cpy, &[16, 0], 0), Ok(()));
+    assert_eq!(compile(Op::Cpy, &[0, 0], 0), Err(Fault::Overlap { op: Op::Cpy, operand: 0 }));
+    assert_eq!(compile(Op::SetRows, &[16, 32, 0], 0), Ok(()));
 }
 
 #[test]

@@ -1,15 +1,24 @@
 //! The execution protocol of real graphs: every wait is enough, every wait is necessary, in any interleaving.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 
-use loadmaster_alloc::Placer;
+#[allow(unused_imports, reason = "`random` finds them here")]
+mod support;
+
+#[path = "support/random.rs"]
+mod random;
+
+use loadmaster_alloc::{Arenas, BestOptions, InPlaceTable, Placer};
 use loadmaster_graph::file::GraphFile;
 use loadmaster_graph::{Bytes, TensorId};
-use loadmaster_sched::Setup;
 use loadmaster_sched::exec::{
-    CopyPath, ExpertUpload, Finding, Interleaver, Outputs, PathTable, Planned, Schedule, ScheduleOptions, check,
-    schedule, waits,
+    CopyPath, ExecError, ExpertUpload, Finding, Interleaver, Outputs, PathTable, Planned, Schedule, ScheduleOptions,
+    check, schedule, waits,
 };
+use loadmaster_sched::{LowerOptions, PlanOptions, SchedError, Setup, Sizes, compute_types, plan};
+use random::{Rng, Switches, random_graph, random_machine};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use support::{Sketch, dev, parts};
 
 /// Interleavings that all tests of this file run together, at least.
 const SEEDS: usize = 10_000;
@@ -110,4 +119,59 @@ fn runs_on_the_host_alone_wait_only_before_the_caller_writes_inputs_again() {
     let (step, wait) = waits.iter().next().unwrap();
     assert_eq!(wait.runs_back, 1);
     assert!(step < wait.on);
+}
+
+/// The steps of a random graph on a random machine: shared arenas, foreign readers, chunks, pipelining, staged copies.
+/// `None`: it cannot be planned, or copies something before it is computed.
+fn random_schedule(seed: u64) -> Option<Schedule> {
+    let mut rng = Rng(seed);
+    let on = Switches::of(seed);
+    let machine = random_machine(&mut rng, on);
+    let nodes = 1 + rng.below(60);
+    let (graph, residency) = random_graph(&mut rng, &machine, on, nodes).finish();
+    let n_copies = NonZeroU32::new(1 + rng.below(4) as u32).unwrap();
+    let best = BestOptions { in_place: InPlaceTable::loadmaster().into(), ..BestOptions::default() };
+    let placer = if rng.one_in(2) { Placer::Ggml } else { Placer::Best(best) };
+    let lower = LowerOptions { n_copies, keep: Vec::new() };
+    let options = PlanOptions { lower, placer, ..PlanOptions::default() };
+    let arenas = Arenas::new(compute_types(&machine, &Sizes::ByRule));
+    let plan = match plan(&graph, &machine, &residency, arenas, &options) {
+        Ok(plan) => plan,
+        Err(SchedError::CannotMove { .. } | SchedError::NoDevice { .. }) => return None,
+        Err(other) => panic!("seed {seed}: {other}"),
+    };
+    let by_root = |t: TensorId| (!graph.tensor(t).is_view()).then_some((t.index() as u32, Bytes::ZERO));
+    let planned = Planned::of(&plan, &machine, &residency, &by_root);
+    let mut paths = PathTable::all(machine.devices().len(), CopyPath::Direct);
+    for (from, to) in (0..20).map(|_| (rng.below(machine.devices().len()), rng.below(machine.devices().len()))) {
+        paths.set(dev(from), dev(to), CopyPath::Pinned);
+    }
+    let mut options = ScheduleOptions::new(paths);
+    options.outputs = if rng.one_in(2) { Outputs::Fetched } else { Outputs::InPlace };
+    options.piece = Bytes(64);
+    match schedule(&planned, &options) {
+        Ok(schedule) => Some(schedule),
+        Err(ExecError::CopiedTooEarly { .. }) => None,
+        Err(other) => panic!("seed {seed}: {other}"),
+    }
+}
+
+#[test]
+fn random_graphs_on_random_machines_are_free_of_races_and_need_each_wait() {
+    let (mut schedules, mut removed) = (0, 0);
+    for seed in 0..1000 {
+        let Some(schedule) = random_schedule(seed) else { continue };
+        let waits = waits(&schedule);
+        check(&schedule, &waits).unwrap_or_else(|race| panic!("seed {seed}: {race}"));
+        let interleaver = Interleaver::new(&schedule, &waits);
+        for order in 0..4 {
+            interleaver.run(order).unwrap_or_else(|finding| panic!("seed {seed}, order {order}: {finding}"));
+        }
+        for index in (0..waits.len()).step_by(1 + waits.len() / 8) {
+            assert!(check(&schedule, &waits.without(index)).is_err(), "seed {seed}: wait {index} is not needed");
+            removed += 1;
+        }
+        schedules += 1;
+    }
+    assert!(schedules > 700 && removed > 3000, "{schedules} schedules, {removed} waits removed");
 }

@@ -5,7 +5,7 @@ use crate::cpu::{NodeArgs, TensorMut, TensorRef};
 use crate::error::{Call, DeviceError, Fault};
 use crate::host::core::{Arithmetic, Core};
 use crate::host::faults::Faults;
-use crate::program::{Command, Compiled, Operand, Program};
+use crate::program::{Command, Compiled, Operand, Program, computes};
 use crate::stats::Counters;
 use loadmaster_alloc::Buffer;
 use loadmaster_graph::{Bytes, Op};
@@ -36,7 +36,9 @@ pub(crate) type Resolve<'a> = &'a dyn Fn(&dyn Buffer, Bytes, Bytes) -> Result<Op
 impl HostProgram {
     /// Checks a program and resolves its operands. Errors name the tensor.
     pub(crate) fn new(core: &Arc<Core>, program: Program, resolve: Resolve<'_>) -> Result<Self, DeviceError> {
-        program.check().map_err(|(tensor, fault)| core.error(Call::Compile, Some(tensor), fault))?;
+        program
+            .check(&core.kernels.in_place())
+            .map_err(|(tensor, fault)| core.error(Call::Compile, Some(tensor), fault))?;
         let mut nodes = Vec::with_capacity(program.commands().len());
         let mut sources = Vec::new();
         for command in program.commands() {
@@ -119,11 +121,6 @@ impl HostProgram {
     }
 }
 
-/// Whether a node does anything.
-fn computes(op: Op) -> bool {
-    op != Op::None && !op.is_view()
-}
-
 /// What a panic said.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
@@ -135,6 +132,10 @@ fn tensor_mut(program: &Program, operand: &Operand, resolve: Resolve<'_>) -> Res
     let len = operand.span().unwrap_or(Bytes::MAX);
     let ptr = resolve(buffer.as_ref(), operand.offset, len)?;
     let data = ptr.unwrap_or(std::ptr::null_mut());
+    let (address, align) = (data.addr() as u64, operand.element_align());
+    if !address.is_multiple_of(align) {
+        return Err(Fault::Misaligned { offset: Bytes(address % align), align });
+    }
     Ok(TensorMut { dtype: operand.dtype, ne: operand.ne, nb: operand.nb, data })
 }
 

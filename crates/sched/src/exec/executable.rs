@@ -90,6 +90,10 @@ impl Executable {
     pub fn waits(&self) -> &Waits {
         &self.waits
     }
+    /// Leaves out the wait at `index` of [`Waits::iter`]: a fault for tests, which must notice that it is missed.
+    pub fn remove_wait(&mut self, index: usize) {
+        self.waits = self.waits.without(index);
+    }
     /// The devices that it runs on.
     #[must_use]
     pub fn runtime(&self) -> &Arc<Runtime> {

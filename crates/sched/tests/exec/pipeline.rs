@@ -122,7 +122,10 @@ fn a_simulated_pipeline_is_as_fast_as_its_devices_allow() {
     for gpus in [2_usize, 4, 8] {
         let in_turn = alone / simulated(gpus, batches, 1).seconds();
         let overlapped = alone / simulated(gpus, batches, gpus as u32 + 2).seconds();
-        println!("{gpus} GPUs: {in_turn:.2} times as fast with one copy of each input, {overlapped:.2} with {}", gpus + 2);
+        println!(
+            "{gpus} GPUs: {in_turn:.2} times as fast with one copy of each input, {overlapped:.2} with {}",
+            gpus + 2
+        );
         assert!(in_turn < overlapped, "{gpus} GPUs without pipelining: {in_turn:.2}");
         assert!(overlapped > 0.9 * gpus as f64, "{gpus} GPUs with pipelining: {overlapped:.2}");
     }

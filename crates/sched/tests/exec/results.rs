@@ -1,11 +1,11 @@
 //! The same bits on one device and on many.
 
 use crate::random::{inputs, model};
-use crate::world::{Gpus, Loaded, Model, Random, World, difference, first_wrong, outputs, run_once};
+use crate::world::{Gpus, Loaded, Model, Random, World, difference, first_wrong, outputs, run_once, write_all};
 use loadmaster_alloc::Placer;
 use loadmaster_backends::{Peers, Staging};
 use loadmaster_graph::{Bytes, DeviceId};
-use loadmaster_sched::exec::{Outputs, check};
+use loadmaster_sched::exec::{Action, Outputs, check};
 use std::num::NonZeroU32;
 
 /// All outputs of some runs on the host alone.
@@ -78,4 +78,30 @@ fn random_graphs_give_the_same_bits_on_one_device_and_on_many() {
             }
         }
     }
+}
+
+#[test]
+fn devices_that_share_memory_copy_nothing_and_never_meet_in_it() {
+    let mut waits = 0;
+    for seed in 0..40 {
+        let model = model(seed, 24);
+        let expected = reference(&model, 4);
+        let world = World::of_hosts(3);
+        let loaded = Loaded::new(&world, &model, spread(&world, seed)).unwrap();
+        let mut session = world.session(|o| o.n_copies = NonZeroU32::new(1 + (seed % 3) as u32).unwrap()).unwrap();
+        let plan = session.prepare(&model.graph, loaded.resident()).unwrap();
+        let exec = session.executable(plan).unwrap();
+        assert!(exec.schedule().steps().values().all(|s| !matches!(s.action, Action::Copy { .. })));
+        waits += exec.waits().len();
+        for (run, expected) in expected.iter().enumerate() {
+            // One device starts late: the others must not run ahead of it where they read what it computes.
+            let late = world.devices[run % 3].faults();
+            write_all(exec, &inputs(&model, run as u64)).unwrap();
+            late.stall();
+            exec.run_async().unwrap();
+            late.release();
+            assert_eq!(difference(&outputs(exec, &model).unwrap(), expected), None, "seed {seed}, run {run}");
+        }
+    }
+    assert!(waits > 100, "only {waits} waits");
 }

@@ -86,6 +86,22 @@ impl World {
         Self { machine: Machine::new(parts).unwrap(), devices }
     }
 
+    /// Host devices that compute on each other's memory in place: nothing is copied between them.
+    pub fn of_hosts(count: usize) -> Self {
+        let mut parts = MachineParts::default();
+        let names = (0..count).map(|i| format!("cpu{i}"));
+        let options = names.map(|name| CpuOptions { name: name.into(), ..CpuOptions::default() });
+        let options: Vec<CpuOptions> = options.collect();
+        options.iter().for_each(|o| {
+            parts.push_host(o.name.clone(), MemorySpec::host());
+        });
+        for buffer_type in parts.buffer_types.values_mut() {
+            (0..count).for_each(|i| buffer_type.usable_by.insert(DeviceId::new(i)));
+        }
+        let open = |o| Opened::Cpu(Arc::new(CpuDevice::new(o, kernels()).unwrap()));
+        Self { machine: Machine::new(parts).unwrap(), devices: options.into_iter().map(open).collect() }
+    }
+
     pub fn runtime(&self) -> Result<Arc<Runtime>, ExecError> {
         Runtime::new(self.machine.clone(), self.devices.iter().map(Opened::device).collect())
     }
@@ -206,9 +222,6 @@ impl Random {
     }
     pub fn one_in(&mut self, n: u64) -> bool {
         self.next().is_multiple_of(n)
-    }
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
     }
     /// Floats in [-1, 1), as bytes.
     pub fn floats(&mut self, n: u64) -> Vec<u8> {
