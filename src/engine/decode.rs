@@ -123,7 +123,8 @@ impl Engine {
         bytes.resize(size, 0);
         let outcome = self.executable(at).and_then(|e| read(e, run, logits, fetched, &mut bytes));
         if outcome.is_ok() {
-            let floats: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            let floats: Vec<f32> =
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             wanted.iter().zip(floats.chunks(vocab.max(1))).for_each(|(&index, row)| seen(index, row));
         }
         self.scratch = bytes;
@@ -142,6 +143,10 @@ impl Engine {
 }
 
 fn read(exec: &mut Executable, run: Run, logits: TensorId, fetched: bool, bytes: &mut [u8]) -> Result<(), EngineError> {
-    if fetched { exec.read_fetched(run, logits, bytes)? } else { exec.read(logits, bytes)? }
+    if fetched {
+        exec.read_fetched(run, logits, bytes)?
+    } else {
+        exec.read(logits, bytes)?
+    }
     Ok(())
 }

@@ -69,12 +69,7 @@ impl Loaded {
     }
 
     /// Where the tensors of a graph of the model are. Errors: one that was not loaded.
-    pub fn memory_of(
-        &self,
-        placed: &Placed<'_>,
-        graph: &ModelGraph,
-        tokens: u32,
-    ) -> Result<GraphMemory, EngineError> {
+    pub fn memory_of(&self, placed: &Placed<'_>, graph: &ModelGraph, tokens: u32) -> Result<GraphMemory, EngineError> {
         let mut residency = placed.residency(graph, tokens);
         residency.buffers = self.kinds.clone();
         let mut offsets = IdVec::filled(Bytes::ZERO, graph.graph.tensors().len());
@@ -226,7 +221,11 @@ impl Loader<'_> {
         let mut offset = Bytes::ZERO;
         while offset < region.len {
             let len = zeros.len().min(region.len.saturating_sub(offset).get() as usize);
-            let part = Region { buffer: Arc::clone(&region.buffer), offset: region.offset.saturating_add(offset), len: Bytes(len as u64) };
+            let part = Region {
+                buffer: Arc::clone(&region.buffer),
+                offset: region.offset.saturating_add(offset),
+                len: Bytes(len as u64),
+            };
             self.device(device).upload(&part, &zeros[..len])?;
             offset = offset.saturating_add(part.len);
         }
@@ -248,7 +247,11 @@ impl Loader<'_> {
             let mut offset = Bytes::ZERO;
             for piece in data.chunks(PIECE) {
                 let len = Bytes(piece.len() as u64);
-                let to = Region { buffer: Arc::clone(&upload.to.buffer), offset: upload.to.offset.saturating_add(offset), len };
+                let to = Region {
+                    buffer: Arc::clone(&upload.to.buffer),
+                    offset: upload.to.offset.saturating_add(offset),
+                    len,
+                };
                 self.device(upload.device).upload(&to, piece).map_err(failed)?;
                 offset = offset.saturating_add(len);
                 done = done.saturating_add(len);

@@ -3,7 +3,7 @@
 use super::error::EngineError;
 use super::model::Model;
 use super::settings::Settings;
-use crate::placement::{LayerDevices, ModelHomes, Override, Repack, WeightHome};
+use crate::placement::{LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome};
 use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, Tensor};
 use loadmaster_models::families::{self, BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
 use loadmaster_sched::{DeviceKind, Machine, Residency};
@@ -87,11 +87,13 @@ impl<'a> Placed<'a> {
     }
 
     fn model_homes(&self) -> ModelHomes<'_> {
+        let all_off = self.layers.all_off(self.layers.input);
         ModelHomes {
             machine: self.machine,
             layers: &self.layers,
             repacked: self.repacked,
             cache: self.settings.cache,
+            norms: if all_off { NormPins::Always } else { NormPins::SmallBatches },
         }
     }
 

@@ -18,7 +18,7 @@ pub struct DeviceNeed {
     pub weights: Bytes,
     /// Bytes of KV cache.
     pub cache: Bytes,
-    /// Bytes to compute in: the larger need of a full micro-batch and of one token.
+    /// Bytes to compute in: the larger need of a full micro-batch and of one token of each sequence.
     pub compute: Bytes,
     /// What no plan of these graphs can beat.
     pub bound: Bytes,
@@ -62,18 +62,19 @@ pub struct Prepared {
     pub weights: BTreeMap<BufferTypeId, Bytes>,
     /// The graph of a full micro-batch.
     pub full: GraphSummary,
-    /// The graph of one token.
+    /// The graph of one token of each sequence.
     pub one: GraphSummary,
 }
 
-/// Prepares a model: places layers, weights and caches, and plans the graphs of a full micro-batch and of one token.
+/// Prepares a model: places layers, weights and caches, and plans the graphs of a full micro-batch and of one token
+/// of each sequence.
 ///
 /// Pure. Errors: settings that do not fit, graphs that cannot be planned. Whether the devices have what is needed is
 /// for [`Prepared::check_capacity`].
 pub fn prepare(model: &Model, machine: &Machine, settings: &Settings) -> Result<Prepared, EngineError> {
     let placed = Placed::new(model, machine, settings)?;
     let full = BatchShape::largest(&placed.layout, settings.largest_micro_batch());
-    let one = BatchShape::largest(&placed.layout, 1);
+    let one = BatchShape::largest(&placed.layout, settings.decode_tokens());
     let mut tally = Tally::new(&placed);
     let full = tally.graph(full)?;
     let one = tally.graph(one)?;

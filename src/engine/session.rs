@@ -105,7 +105,7 @@ impl Engine {
     fn reserve(&mut self) -> Result<(), EngineError> {
         let layout = self.prepared.layout;
         self.plan(BatchShape::largest(&layout, self.settings.largest_micro_batch()))?;
-        self.plan(BatchShape::largest(&layout, 1))?;
+        self.plan(BatchShape::largest(&layout, self.settings.decode_tokens()))?;
         Ok(())
     }
 

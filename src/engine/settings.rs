@@ -83,6 +83,12 @@ impl Settings {
         self.micro_batch.min(self.batch).min(self.context).max(1)
     }
 
+    /// Tokens of a step in which every sequence takes one.
+    #[must_use]
+    pub fn decode_tokens(&self) -> u32 {
+        self.sequences.clamp(1, self.largest_micro_batch())
+    }
+
     /// What the caches are to hold.
     #[must_use]
     pub fn cache_request(&self) -> CacheRequest {

@@ -1,7 +1,7 @@
 //! What is in memory before a model's graph is planned: each weight in the buffer of its part, each cache tensor in that
 //! of its layer, and the tensors that llama.cpp fixes to a device.
 
-use super::{LayerDevices, WeightHome};
+use super::{GpuLayers, LayerDevices, WeightHome};
 use loadmaster_graph::{BufferId, BufferTypeId, DeviceId, Tensor};
 use loadmaster_models::families::{HomeId, Homes, ModelGraph, WeightUse};
 use loadmaster_sched::{Machine, Residency, ResidentBuffer, Usage};
@@ -21,6 +21,32 @@ pub struct ModelHomes<'a> {
     pub repacked: Option<BufferTypeId>,
     /// Whether the KV cache is with its layer, or on the host.
     pub cache: CacheHome,
+    /// Whether norms stay with their layer in large batches too.
+    pub norms: NormPins,
+}
+
+/// Whether the norms of layers are fixed to their layer's device.
+///
+/// A norm that is not takes the device of what it reads, so that at a cut between devices its result is copied beside
+/// what it read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NormPins {
+    /// In every batch.
+    Always,
+    /// In batches of fewer than 32 tokens.
+    SmallBatches,
+}
+
+impl NormPins {
+    /// llama.cpp's: always if the count of layers for GPUs was given and covers the output; the recorded plans show that
+    /// "all layers", its default, does not count as that.
+    #[must_use]
+    pub fn of_llama_cpp(gpu_layers: GpuLayers, layers: &LayerDevices) -> Self {
+        match gpu_layers {
+            GpuLayers::Count(n) if n as usize > layers.layers.len() => Self::Always,
+            _ => Self::SmallBatches,
+        }
+    }
 }
 
 /// Where a KV cache is kept.
@@ -107,7 +133,7 @@ impl ModelHomes<'_> {
 
     fn pin(&self, model: &ModelGraph, tokens: u32, residency: &mut Residency) {
         let host = self.layers.input;
-        if tokens < FREE_NORMS_MIN_BATCH || self.layers.all_off(host) {
+        if tokens < FREE_NORMS_MIN_BATCH || self.norms == NormPins::Always {
             let pins = model.norms.iter().map(|&(t, layer)| (t, self.layers.layers[layer.index()]));
             residency.pinned.extend(pins);
         }

@@ -1,6 +1,6 @@
 //! What llama.cpp takes: its placement, its kinds of memory, its reserve, its allocator.
 
-use crate::placement::{CacheHome, GpuLayers, LayerDevices, ModelHomes, Override, Repack, WeightHome, weight_home};
+use crate::placement::{CacheHome, GpuLayers, LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, weight_home};
 use loadmaster_alloc::{Arenas, Placer};
 use loadmaster_graph::{Bytes, DType, DeviceId, Tensor};
 use loadmaster_models::families::{
@@ -106,7 +106,9 @@ pub fn predict(file: &Gguf, machine: &Machine, options: &LlamaCppOptions) -> Res
     let params = HParams::from_gguf(file)?;
     let layers = place_layers(machine, params.layers.len() as u32, options)?;
     let (machine, repacked) = with_repacked_memory(machine)?;
-    let homes = ModelHomes { machine: &machine, layers: &layers, repacked: Some(repacked), cache: options.cache };
+    let norms = NormPins::of_llama_cpp(options.gpu_layers, &layers);
+    let (repacked, cache) = (Some(repacked), options.cache);
+    let homes = ModelHomes { machine: &machine, layers: &layers, repacked, cache, norms };
     let run = Predictor { file, params: &params, homes: &homes, options };
     run.predict()
 }
