@@ -136,13 +136,16 @@ pub struct BatchShape {
 
 impl BatchShape {
     /// The largest shape that a context can meet: the one to reserve memory for. Logits are wanted for every token.
+    /// Tokens are rounded up to the same number for each stream, as llama.cpp does.
     #[must_use]
     pub fn largest(layout: &KvLayout, tokens: u32) -> Self {
+        let streams = layout.streams.min(tokens.max(1));
+        let tokens = tokens.next_multiple_of(streams);
         Self {
             tokens,
             outputs: tokens,
             first_stream: 0,
-            streams: layout.streams.min(tokens.max(1)),
+            streams,
             cells: layout.cells,
             sliding_cells: layout.sliding_cells,
         }
