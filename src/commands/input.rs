@@ -3,7 +3,7 @@
 use crate::config::Config;
 use anyhow::Context;
 use clap::ValueEnum;
-use loadmaster_alloc::{BestOptions, InPlaceTable, InPlaceTables, Placer};
+use loadmaster_alloc::{BestOptions, InPlaceTable, InPlaceTables, Placer, Reorder, UnusedInputs};
 use loadmaster_graph::file::GraphFile;
 use loadmaster_sched::{DeviceSpec, Machine};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,12 @@ impl PolicyArg {
     pub fn placer(self) -> Placer {
         match self {
             Self::Ggml => Placer::Ggml,
-            Self::Best => Placer::Best(BestOptions { in_place: self.in_place(), ..BestOptions::default() }),
+            Self::Best => Placer::Best(BestOptions {
+                in_place: self.in_place(),
+                order: Reorder::WithinGroups,
+                unused_inputs: UnusedInputs::Drop,
+                ..BestOptions::default()
+            }),
         }
     }
 

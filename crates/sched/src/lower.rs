@@ -5,7 +5,7 @@ use crate::error::SchedError;
 use crate::residency::Residency;
 use crate::split::{Split, SplitPlan};
 use loadmaster_alloc::{AllocGraph, ArenaId, ItemId};
-use loadmaster_graph::{CopyId, DeviceId, Flags, Graph, NodeId, TensorId};
+use loadmaster_graph::{CopyId, DeviceId, Flags, Graph, NodeId, Step, TensorId};
 use std::num::NonZeroU32;
 
 /// Most pipeline copies.
@@ -189,6 +189,8 @@ impl<'a, 'g> Lowering<'a, 'g> {
         let mut wishes = keep;
         for split in self.plan.splits().values() {
             self.push_inputs(split);
+            let first = self.position();
+            let kept = wishes.len();
             for node in split.nodes() {
                 let tensor = self.source.nodes()[node];
                 self.push_node(ItemId::of(tensor), self.assignment.device(tensor));
@@ -199,7 +201,15 @@ impl<'a, 'g> Lowering<'a, 'g> {
                 }
                 wishes = &wishes[due..];
             }
+            // Whoever asks for a tensor to be kept until a node counts on the order of nodes.
+            if wishes.len() == kept {
+                self.lowered.graph.add_group(first..self.position());
+            }
         }
+    }
+
+    fn position(&self) -> Step {
+        Step(self.lowered.node_buffer_ids.len() as u32)
     }
 
     /// For each input of a split: a node that keeps the original until the copy is made, then the copy.
