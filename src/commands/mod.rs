@@ -3,6 +3,7 @@
 pub mod compare;
 pub mod explain;
 pub mod input;
+pub mod run;
 pub mod table;
 
 use clap::{Parser, Subcommand};
@@ -22,6 +23,7 @@ pub struct Cli {
 enum Command {
     Explain(explain::Args),
     Compare(compare::Args),
+    Run(Box<run::Args>),
 }
 
 /// Parses the command line and does what it says.
@@ -31,6 +33,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Explain(args) => explain::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Run(args) => run::run(args),
     };
     outcome.unwrap_or_else(|error| report(&error))
 }

@@ -4,6 +4,7 @@ use super::error::EngineError;
 use super::model::Model;
 use super::settings::Settings;
 use crate::placement::{LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome};
+use loadmaster_alloc::Placer;
 use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, Tensor};
 use loadmaster_models::families::{self, BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
 use loadmaster_sched::{DeviceKind, Machine, Residency};
@@ -87,13 +88,21 @@ impl<'a> Placed<'a> {
     }
 
     fn model_homes(&self) -> ModelHomes<'_> {
-        let all_off = self.layers.all_off(self.layers.input);
         ModelHomes {
             machine: self.machine,
             layers: &self.layers,
             repacked: self.repacked,
             cache: self.settings.cache,
-            norms: if all_off { NormPins::Always } else { NormPins::SmallBatches },
+            norms: self.norm_pins(),
+        }
+    }
+
+    /// The reference's policy follows the reference; ours copies less at a cut where it can.
+    fn norm_pins(&self) -> NormPins {
+        match self.settings.placer {
+            Placer::Ggml => NormPins::of_llama_cpp(self.settings.gpu_layers, &self.layers),
+            _ if self.layers.all_off(self.layers.input) => NormPins::Always,
+            _ => NormPins::SmallBatches,
         }
     }
 

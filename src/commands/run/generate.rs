@@ -45,7 +45,8 @@ impl Job {
         let room = settings.context / settings.sequences.max(1);
         let needed = prompt.len() + force.len();
         if needed > room as usize {
-            let said = format!("the prompt has {needed} tokens, but a sequence has room for {room}: give a longer --ctx");
+            let said =
+                format!("the prompt has {needed} tokens, but a sequence has room for {room}: give a longer --ctx");
             return Err(EngineError::Settings(said).into());
         }
         let usual = if force.is_empty() { DEFAULT_TOKENS } else { 0 };
@@ -177,7 +178,14 @@ impl Voice {
     pub fn new(id: SequenceId, sampling: SamplingConfig) -> anyhow::Result<Self> {
         let seed = sampling.seed.wrapping_add(id.index() as u64);
         let sampler = Sampler::new(SamplingConfig { seed, ..sampling })?;
-        Ok(Self { id, sampler, stream: Utf8Stream::new(), logits: Vec::new(), said: Continuation::default(), live: true })
+        Ok(Self {
+            id,
+            sampler,
+            stream: Utf8Stream::new(),
+            logits: Vec::new(),
+            said: Continuation::default(),
+            live: true,
+        })
     }
 
     /// What was said.

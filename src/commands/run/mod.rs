@@ -6,12 +6,14 @@ mod generate;
 mod load;
 mod logits;
 mod report;
+mod trace;
 
 pub use args::Args;
 
-use crate::engine::{Engine, EngineError, Model};
+use crate::engine::{Engine, EngineError, Model, Reserve, Settings, Trace, prepare};
 use generate::{Generated, Job, Sink};
 use loadmaster_models::tokenizer::{Tokenizer, TokenizerError};
+use loadmaster_sched::Machine;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -47,10 +49,8 @@ fn try_run(args: &Args) -> anyhow::Result<()> {
     let job = Job::new(args, &model, tokenizer.as_ref(), &settings, sampling)?;
     let mut log = args.logits_out.as_deref().map(logits::LogitsLog::create).transpose()?;
     let mut progress = load::ProgressLine::new(args.json);
-    let mut engine = Engine::open(model, &machine, settings, args.threads(), &mut |done, total| {
-        progress.show(done, total);
-    })?;
-    progress.clear();
+    let trace = args.trace.as_ref().map(|_| Trace::start());
+    let mut engine = open(args, model, &machine, settings, trace.as_ref(), &mut progress)?;
     let loaded = start.elapsed();
     if !args.json {
         super::print(&report::placement(&engine))?;
@@ -65,8 +65,30 @@ fn try_run(args: &Args) -> anyhow::Result<()> {
     if let Some(log) = log {
         log.finish()?;
     }
+    if let (Some(path), Some(trace)) = (&args.trace, &trace) {
+        let names: Vec<String> = machine.devices().values().map(|d| d.name.to_string()).collect();
+        trace::write(path, &names, &trace.spans())?;
+    }
     let moved = report::Moved::since(&before, &engine.device_stats());
     report_end(args, &engine, &job, &generated, loaded, &moved)
+}
+
+fn open(
+    args: &Args,
+    model: Arc<Model>,
+    machine: &Machine,
+    settings: Settings,
+    trace: Option<&Arc<Trace>>,
+    progress: &mut load::ProgressLine,
+) -> anyhow::Result<Engine> {
+    let prepared = prepare(&model, machine, &settings)?;
+    prepared.check_capacity(machine)?;
+    let devices = loadmaster_sched::exec::open(machine, args.threads()).map_err(EngineError::from)?;
+    let devices = trace.map_or_else(|| devices.clone(), |trace| trace.devices(devices.clone()));
+    let mut show = |done, total| progress.show(done, total);
+    let engine = Engine::load(model, machine, devices, settings, prepared, Reserve::Largest, &mut show);
+    progress.clear();
+    Ok(engine?)
 }
 
 fn report_end(
