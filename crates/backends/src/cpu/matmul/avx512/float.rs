@@ -8,16 +8,27 @@ use std::ops::Range;
 
 /// A float type whose elements can be loaded sixteen at a time as singles.
 pub(super) trait Load: Element {
-    /// The elements of the mask; the others are zero.
+    /// Sixteen elements.
     ///
     /// # Safety
     /// The elements must be readable; the caller has the instructions.
-    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512;
+    unsafe fn load(p: *const Self) -> __m512;
+
+    /// The elements of the mask; the others are zero. Slow where it misses the cache.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn load_masked(p: *const Self, mask: __mmask16) -> __m512;
 }
 
 impl Load for f32 {
     #[inline(always)]
-    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512 {
+    unsafe fn load(p: *const Self) -> __m512 {
+        // SAFETY: as the trait says.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_masked(p: *const Self, mask: __mmask16) -> __m512 {
         // SAFETY: as the trait says.
         unsafe { _mm512_maskz_loadu_ps(mask, p) }
     }
@@ -25,7 +36,12 @@ impl Load for f32 {
 
 impl Load for F16 {
     #[inline(always)]
-    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512 {
+    unsafe fn load(p: *const Self) -> __m512 {
+        // SAFETY: as the trait says.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_masked(p: *const Self, mask: __mmask16) -> __m512 {
         // SAFETY: as the trait says.
         unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p.cast())) }
     }
@@ -33,7 +49,15 @@ impl Load for F16 {
 
 impl Load for Bf16 {
     #[inline(always)]
-    unsafe fn load(p: *const Self, mask: __mmask16) -> __m512 {
+    unsafe fn load(p: *const Self) -> __m512 {
+        // SAFETY: as the trait says.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_masked(p: *const Self, mask: __mmask16) -> __m512 {
         // SAFETY: as the trait says.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast()));
@@ -81,10 +105,10 @@ unsafe fn tiles<T: Load, const Q: usize, const C: usize>(w: &Weights, rows: Rang
             let mut acc = [[[_mm512_setzero_ps(); 4]; C]; Q];
             let whole = w.k / 16 * 16;
             for i in (0..whole).step_by(16) {
-                add_products(&mut acc, &at, &x, i, !0);
+                add_products::<T, Q, C, false>(&mut acc, &at, &x, i, !0);
             }
             if whole < w.k {
-                add_products(&mut acc, &at, &x, whole, first_lanes(w.k - whole));
+                add_products::<T, Q, C, true>(&mut acc, &at, &x, whole, first_lanes(w.k - whole));
             }
             for q in 0..Q {
                 let mask = first_lanes(count.saturating_sub(4 * q).min(4)) as u8;
@@ -98,7 +122,7 @@ unsafe fn tiles<T: Load, const Q: usize, const C: usize>(w: &Weights, rows: Rang
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
-unsafe fn add_products<T: Load, const Q: usize, const C: usize>(
+unsafe fn add_products<T: Load, const Q: usize, const C: usize, const TAIL: bool>(
     acc: &mut [[[__m512; 4]; C]; Q],
     at: &[[*const T; 4]; Q],
     x: &[*const f32; C],
@@ -110,10 +134,12 @@ unsafe fn add_products<T: Load, const Q: usize, const C: usize>(
         for q in 0..Q {
             let mut w = [_mm512_setzero_ps(); 4];
             for r in 0..4 {
-                w[r] = T::load(at[q][r].add(i), mask);
+                let p = at[q][r].add(i);
+                w[r] = if TAIL { T::load_masked(p, mask) } else { T::load(p) };
             }
             for c in 0..C {
-                let input = _mm512_maskz_loadu_ps(mask, x[c].add(i));
+                let p = x[c].add(i);
+                let input = if TAIL { _mm512_maskz_loadu_ps(mask, p) } else { _mm512_loadu_ps(p) };
                 for r in 0..4 {
                     acc[q][c][r] = _mm512_fmadd_ps(w[r], input, acc[q][c][r]);
                 }

@@ -3,7 +3,7 @@
 //! A panel holds sixteen rows: codes as `[k / 4][row][4]`; for each block, integer scales as `[16][row]`, pairs of
 //! minima as `[8][row][2]`, and the two factors of each row.
 
-use super::lanes::{first_lanes, transpose};
+use super::lanes::{Ahead, first_lanes, transpose};
 use super::unpack256::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
 use crate::cpu::matmul::{Column, Weights};
@@ -27,7 +27,9 @@ pub(super) unsafe fn rows<B: Unpack256>(w: &Weights, rows: Range<usize>, columns
         for first in rows.clone().step_by(16) {
             let count = (rows.end - first).min(16);
             let at: [*const u8; 16] = std::array::from_fn(|r| w.data.add((first + r.min(count - 1)) * w.stride));
+            let mut ahead = Ahead::new(at[0], 16, w.stride, w.k / 256);
             for b in 0..w.k / 256 {
+                ahead.step();
                 pack::<B>(&at, b, panel.add(b * BLOCK));
             }
             for tile in columns.chunks(TILE) {

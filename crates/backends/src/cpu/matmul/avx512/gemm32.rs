@@ -2,8 +2,8 @@
 //!
 //! A panel holds sixteen rows: codes as `[k / 4][row][4]`, then scales and minima as `[block][row]`.
 
-use super::lanes::{first_lanes, transpose};
-use super::unpack32::{Unpack32, load_mask};
+use super::lanes::{Ahead, first_lanes, transpose};
+use super::unpack32::{Unpack32, Window};
 use crate::cpu::matmul::activation::Q8x32;
 use crate::cpu::matmul::{Column, Weights};
 use std::arch::x86_64::*;
@@ -63,13 +63,14 @@ unsafe fn pack<B: Unpack32>(w: &Weights, first: usize, count: usize, panel: &Pan
     // SAFETY: the rows exist and have that many blocks; the panel has room for whole pairs.
     unsafe {
         let at: [*const u8; 16] = std::array::from_fn(|r| w.data.add((first + r.min(count - 1)) * w.stride));
+        let mut ahead = Ahead::new(at[0], 16, w.stride, panel.blocks.div_ceil(2));
         for pair in 0..panel.blocks.div_ceil(2) {
+            ahead.step();
             let two = pair * 2 + 1 < panel.blocks;
+            let window = Window::of::<B>(pair, panel.blocks);
             let mut codes = [_mm512_setzero_si512(); 16];
             for r in 0..16 {
-                let p = at[r].add(pair * 2 * B::SIZE);
-                let raw = _mm512_maskz_loadu_epi8(load_mask::<B>(two), p.cast());
-                codes[r] = B::vector_codes(p, raw, two);
+                codes[r] = B::vector_codes(at[r].add(pair * 2 * B::SIZE), &window, window.load(at[r]), two);
             }
             transpose(&mut codes);
             for (g, group) in codes.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! One or two columns with blocks of 256, eight rows at a time.
 
-use super::lanes::{whole_sums, whole_sums_256};
+use super::lanes::{Ahead, whole_sums, whole_sums_256};
 use super::unpack256::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
 use crate::cpu::matmul::{Column, Weights};
@@ -19,7 +19,9 @@ pub(super) unsafe fn rows<B: Unpack256, const C: usize>(w: &Weights, rows: Range
             let at: [*const u8; 8] = std::array::from_fn(|r| w.data.add((first + r.min(count - 1)) * w.stride));
             let mut acc = [_mm256_setzero_ps(); C];
             let mut minima = [_mm256_setzero_ps(); C];
+            let mut ahead = Ahead::new(at[0], 8, w.stride, w.k / 256);
             for b in 0..w.k / 256 {
+                ahead.step();
                 let block: [*const u8; 8] = std::array::from_fn(|r| at[r].add(b * B::SIZE));
                 one_block::<B, C>(&block, b, &x, &mut acc, &mut minima);
             }

@@ -1,7 +1,7 @@
 //! One or two columns with blocks of 32, eight rows and two blocks at a time.
 
-use super::lanes::half_sums;
-use super::unpack32::{Unpack32, load_mask};
+use super::lanes::{Ahead, half_sums};
+use super::unpack32::{Unpack32, Window};
 use crate::cpu::matmul::activation::Q8x32;
 use crate::cpu::matmul::{Column, Weights};
 use std::arch::x86_64::*;
@@ -13,6 +13,9 @@ const fn scale_lanes(row: usize) -> u32 {
     let lane = row % 4 + row / 4 * 8;
     (1 << lane | 1 << (lane + 4)) * 0x1_0001
 }
+
+/// The lanes of the first block.
+const FIRST_BLOCK: u32 = 0x0f0f_0f0f;
 
 /// The word each of those lanes takes: scales of both blocks, then minima.
 const fn scale_words(size: usize) -> [u16; 32] {
@@ -42,7 +45,7 @@ pub(super) unsafe fn rows<B: Unpack32, const C: usize>(w: &Weights, rows: Range<
         for first in rows.clone().step_by(8) {
             let count = (rows.end - first).min(8);
             let at: [*const u8; 8] = std::array::from_fn(|r| w.data.add((first + r.min(count - 1)) * w.stride));
-            let sums = eight_rows::<B, C>(&at, w.k / 32, &x);
+            let sums = eight_rows::<B, C>(&at, w.stride, w.k / 32, &x);
             for c in 0..C {
                 let to = columns[c].dst.add(first);
                 _mm256_mask_storeu_ps(to, ((1u16 << count) - 1) as u8, sums[c]);
@@ -53,12 +56,20 @@ pub(super) unsafe fn rows<B: Unpack32, const C: usize>(w: &Weights, rows: Range<
 
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[inline]
-unsafe fn eight_rows<B: Unpack32, const C: usize>(at: &[*const u8; 8], blocks: usize, x: &[Q8x32; C]) -> [__m256; C] {
+unsafe fn eight_rows<B: Unpack32, const C: usize>(
+    at: &[*const u8; 8],
+    stride: usize,
+    blocks: usize,
+    x: &[Q8x32; C],
+) -> [__m256; C] {
     let mut acc = [_mm512_setzero_ps(); C];
     let mut minima = [_mm512_setzero_ps(); C];
-    for pair in 0..blocks.div_ceil(2) {
+    let pairs = blocks.div_ceil(2);
+    let mut ahead = Ahead::new(at[0], 8, stride, pairs);
+    for pair in 0..pairs {
+        ahead.step();
         // SAFETY: one or both blocks exist; the records are padded with zeros.
-        unsafe { two_blocks::<B, C>(at, pair, pair * 2 + 1 < blocks, x, &mut acc, &mut minima) };
+        unsafe { two_blocks::<B, C>(at, pair, blocks, x, &mut acc, &mut minima) };
     }
     let mut sums = [_mm256_setzero_ps(); C];
     for c in 0..C {
@@ -68,27 +79,30 @@ unsafe fn eight_rows<B: Unpack32, const C: usize>(at: &[*const u8; 8], blocks: u
     sums
 }
 
-/// Adds blocks `2 · pair` and (if `two`) the next one. Lanes 0–3 and 8–11 of the sums are the rows.
+/// Adds blocks `2 · pair` and (if there is one) the next. Lanes 0–3 and 8–11 of the sums are the rows.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[inline]
 unsafe fn two_blocks<B: Unpack32, const C: usize>(
     at: &[*const u8; 8],
     pair: usize,
-    two: bool,
+    blocks: usize,
     x: &[Q8x32; C],
     acc: &mut [__m512; C],
     minima: &mut [__m512; C],
 ) {
     // SAFETY: the blocks exist in every row; record parts are padded to whole vectors.
     unsafe {
+        let window = Window::of::<B>(pair, blocks);
+        let two = pair * 2 + 1 < blocks;
         let words = _mm512_loadu_si512(Format::<B>::WORDS.as_ptr().cast());
+        let words = _mm512_add_epi16(words, _mm512_set1_epi16((window.skip / 2) as i16));
+        let wanted = if two { !0 } else { FIRST_BLOCK };
         let mut scales = _mm512_setzero_si512();
         let mut codes = [_mm512_setzero_si512(); 8];
         for r in 0..8 {
-            let p = at[r].add(pair * 2 * B::SIZE);
-            let raw = _mm512_maskz_loadu_epi8(load_mask::<B>(two), p.cast());
-            codes[r] = B::vector_codes(p, raw, two);
-            scales = _mm512_mask_permutexvar_epi16(scales, scale_lanes(r), words, raw);
+            let raw = window.load(at[r]);
+            codes[r] = B::vector_codes(at[r].add(pair * 2 * B::SIZE), &window, raw, two);
+            scales = _mm512_mask_permutexvar_epi16(scales, scale_lanes(r) & wanted, words, raw);
         }
         let d = _mm512_cvtph_ps(_mm512_castsi512_si256(scales));
         for c in 0..C {

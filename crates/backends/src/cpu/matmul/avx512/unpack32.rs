@@ -5,19 +5,51 @@ use std::arch::x86_64::*;
 
 /// A format whose blocks can be unpacked two at a time.
 pub(super) trait Unpack32: Block32 {
-    /// Codes of the block at `p` and, if `two`, of the one after it (otherwise the upper half is unspecified). `raw`
-    /// holds the first 64 bytes at `p`, as far as the blocks reach.
+    /// Codes of the block at `p` and, if `two`, of the one after it (otherwise the upper half is unspecified).
     ///
     /// # Safety
-    /// One or two blocks must be readable at `p`; the caller has the instructions.
-    unsafe fn vector_codes(p: *const u8, raw: __m512i, two: bool) -> __m512i;
+    /// One or two blocks must be readable at `p`, `raw` be what `window` gives for them; the caller has the
+    /// instructions.
+    unsafe fn vector_codes(p: *const u8, window: &Window, raw: __m512i, two: bool) -> __m512i;
 }
 
-/// Bytes that one or two blocks take, as a load mask (64 at most).
-#[inline(always)]
-pub(super) fn load_mask<B: Block32>(two: bool) -> u64 {
-    let bytes = if two { 2 * B::SIZE } else { B::SIZE };
-    if bytes >= 64 { !0 } else { (1 << bytes) - 1 }
+/// Which 64 bytes of a row are loaded for a pair of blocks.
+///
+/// Loads stay inside the row without masks: those that miss the cache are several times slower with one. Only rows
+/// shorter than a vector need it.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    /// First byte of the load in the row.
+    pub(super) start: usize,
+    /// Where the pair begins in the loaded bytes.
+    pub(super) skip: usize,
+    mask: u64,
+}
+
+impl Window {
+    /// The window of pair `pair` in rows of `blocks` blocks.
+    #[inline(always)]
+    pub(super) fn of<B: Block32>(pair: usize, blocks: usize) -> Self {
+        let (row, at) = (blocks * B::SIZE, pair * 2 * B::SIZE);
+        if at + 64 <= row {
+            Self { start: at, skip: 0, mask: !0 }
+        } else if row >= 64 {
+            Self { start: row - 64, skip: at + 64 - row, mask: !0 }
+        } else {
+            Self { start: at, skip: 0, mask: (1 << (row - at)) - 1 }
+        }
+    }
+
+    /// # Safety
+    /// The row must be readable; the caller has the instructions.
+    #[inline(always)]
+    pub(super) unsafe fn load(&self, row: *const u8) -> __m512i {
+        // SAFETY: the bytes of the mask lie inside the row.
+        unsafe {
+            let p = row.add(self.start);
+            if self.mask == !0 { _mm512_loadu_si512(p.cast()) } else { _mm512_maskz_loadu_epi8(self.mask, p.cast()) }
+        }
+    }
 }
 
 /// Byte indices that bring the 16 packed bytes of each block, twice, into place.
@@ -33,10 +65,11 @@ const fn spread(size: usize, at: usize) -> [u8; 64] {
 
 /// Low nibbles in even 128-bit lanes, high nibbles in odd ones.
 #[inline(always)]
-unsafe fn nibbles(raw: __m512i, index: &[u8; 64]) -> __m512i {
+unsafe fn nibbles(window: &Window, raw: __m512i, index: &[u8; 64]) -> __m512i {
     // SAFETY: the caller has the instructions.
     unsafe {
-        let spread = _mm512_permutexvar_epi8(_mm512_loadu_si512(index.as_ptr().cast()), raw);
+        let index = _mm512_add_epi8(_mm512_loadu_si512(index.as_ptr().cast()), _mm512_set1_epi8(window.skip as i8));
+        let spread = _mm512_permutexvar_epi8(index, raw);
         let counts = _mm512_set_epi32(4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0);
         _mm512_and_si512(_mm512_srlv_epi32(spread, counts), _mm512_set1_epi8(15))
     }
@@ -56,43 +89,43 @@ unsafe fn fifth_bits<B: Block32>(p: *const u8, at: usize, two: bool, codes: __m5
 
 impl Unpack32 for Q4_0 {
     #[inline(always)]
-    unsafe fn vector_codes(_: *const u8, raw: __m512i, _: bool) -> __m512i {
+    unsafe fn vector_codes(_: *const u8, window: &Window, raw: __m512i, _: bool) -> __m512i {
         const INDEX: [u8; 64] = spread(Q4_0::SIZE, 2);
         // SAFETY: as the trait says.
-        unsafe { nibbles(raw, &INDEX) }
+        unsafe { nibbles(window, raw, &INDEX) }
     }
 }
 
 impl Unpack32 for Q4_1 {
     #[inline(always)]
-    unsafe fn vector_codes(_: *const u8, raw: __m512i, _: bool) -> __m512i {
+    unsafe fn vector_codes(_: *const u8, window: &Window, raw: __m512i, _: bool) -> __m512i {
         const INDEX: [u8; 64] = spread(Q4_1::SIZE, 4);
         // SAFETY: as the trait says.
-        unsafe { nibbles(raw, &INDEX) }
+        unsafe { nibbles(window, raw, &INDEX) }
     }
 }
 
 impl Unpack32 for Q5_0 {
     #[inline(always)]
-    unsafe fn vector_codes(p: *const u8, raw: __m512i, two: bool) -> __m512i {
+    unsafe fn vector_codes(p: *const u8, window: &Window, raw: __m512i, two: bool) -> __m512i {
         const INDEX: [u8; 64] = spread(Q5_0::SIZE, 6);
         // SAFETY: as the trait says.
-        unsafe { fifth_bits::<Self>(p, 2, two, nibbles(raw, &INDEX)) }
+        unsafe { fifth_bits::<Self>(p, 2, two, nibbles(window, raw, &INDEX)) }
     }
 }
 
 impl Unpack32 for Q5_1 {
     #[inline(always)]
-    unsafe fn vector_codes(p: *const u8, raw: __m512i, two: bool) -> __m512i {
+    unsafe fn vector_codes(p: *const u8, window: &Window, raw: __m512i, two: bool) -> __m512i {
         const INDEX: [u8; 64] = spread(Q5_1::SIZE, 8);
         // SAFETY: as the trait says.
-        unsafe { fifth_bits::<Self>(p, 4, two, nibbles(raw, &INDEX)) }
+        unsafe { fifth_bits::<Self>(p, 4, two, nibbles(window, raw, &INDEX)) }
     }
 }
 
 impl Unpack32 for Q8_0 {
     #[inline(always)]
-    unsafe fn vector_codes(p: *const u8, _: __m512i, two: bool) -> __m512i {
+    unsafe fn vector_codes(p: *const u8, _: &Window, _: __m512i, two: bool) -> __m512i {
         // SAFETY: as the trait says.
         unsafe {
             let first = _mm256_loadu_si256(p.add(2).cast());
@@ -105,10 +138,10 @@ impl Unpack32 for Q8_0 {
 
 impl Unpack32 for Iq4Nl {
     #[inline(always)]
-    unsafe fn vector_codes(_: *const u8, raw: __m512i, _: bool) -> __m512i {
+    unsafe fn vector_codes(_: *const u8, window: &Window, raw: __m512i, _: bool) -> __m512i {
         const INDEX: [u8; 64] = spread(Iq4Nl::SIZE, 2);
         // SAFETY: as the trait says.
-        unsafe { _mm512_shuffle_epi8(iq4_table(), nibbles(raw, &INDEX)) }
+        unsafe { _mm512_shuffle_epi8(iq4_table(), nibbles(window, raw, &INDEX)) }
     }
 }
 
