@@ -64,7 +64,8 @@ fn no_arrow_runs_against_the_crate_order() {
     let mut seen = 0;
     for entry in fs::read_dir(root().join("crates")).unwrap().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let allowed = MATRIX.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("crates/{name} is not in the matrix")).1;
+        let allowed =
+            MATRIX.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("crates/{name} is not in the matrix")).1;
         let manifest = manifest(&format!("crates/{name}/Cargo.toml"));
         for section in ["dependencies", "build-dependencies"] {
             for dep in dependencies(&manifest, section) {
@@ -102,11 +103,27 @@ fn unsafe_code_stands_in_backends_only_and_says_why_it_is_sound() {
             // benches/peer calls ggml, in a workspace of its own.
             let home = ["crates/backends/", "crates/cudasim/", "benches/peer/"].iter().any(|d| file.starts_with(d));
             let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
-            let found = code.clone().any(|l| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl"));
+            let found =
+                code.clone().any(|l| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("unsafe impl"));
             assert!(home || !found || file == "tests/tidy.rs", "{file} holds unsafe code");
         }
     }
+    for (file, text) in sources("crates/backends/src") {
+        let lines: Vec<&str> = text.lines().collect();
+        for (i, line) in lines.iter().enumerate() {
+            let block = line.contains("unsafe {") || line.contains("unsafe impl");
+            if !block || line.trim_start().starts_with("//") {
+                continue;
+            }
+            // The reason stands above the statement that the block is part of.
+            let reason = lines[i.saturating_sub(REASON_WITHIN)..=i].iter().any(|l| l.contains("SAFETY:"));
+            assert!(reason, "{file}:{}: no `SAFETY:` near this unsafe code", i + 1);
+        }
+    }
 }
+
+/// Lines above an unsafe block in which its reason is looked for.
+const REASON_WITHIN: usize = 8;
 
 #[test]
 fn every_dependency_has_its_line() {
@@ -118,24 +135,34 @@ fn every_dependency_has_its_line() {
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
             for dep in dependencies(&manifest, section) {
                 let house = dep.starts_with("loadmaster-");
-                assert!(house || documented.contains(&format!("`{dep}`")), "{dep} ({path}) has no line in docs/DEPENDENCIES.md");
+                assert!(
+                    house || documented.contains(&format!("`{dep}`")),
+                    "{dep} ({path}) has no line in docs/DEPENDENCIES.md"
+                );
             }
         }
     }
 }
 
+/// Functions that follow a `#[test]`.
+fn test_names(text: &str) -> Vec<String> {
+    let after = text.split("#[test]").skip(1);
+    let named = after.filter_map(|rest| rest.split_once("fn ")?.1.split_once('(').map(|(name, _)| name.to_owned()));
+    named.collect()
+}
+
 #[test]
 fn every_invariant_names_a_test_that_exists() {
     let text = read("docs/ARCHITECTURE.md");
-    let tests: String =
-        ["tests", "crates", "src"].iter().flat_map(|d| sources(d)).map(|(_, text)| text).collect();
+    let tests: BTreeSet<String> =
+        ["tests", "crates", "src"].iter().flat_map(|d| sources(d)).flat_map(|(_, text)| test_names(&text)).collect();
     let mut invariants = 0;
     for line in text.lines().filter(|l| l.starts_with("| I")) {
         invariants += 1;
         let named: Vec<&str> = line.split('`').skip(1).step_by(2).filter(|n| n.contains('_')).collect();
         assert!(!named.is_empty(), "names no test: {line}");
         for name in named {
-            assert!(tests.contains(&format!("fn {name}(")), "{name} does not exist: {line}");
+            assert!(tests.contains(name), "{name} is no test: {line}");
         }
     }
     assert!(invariants >= 10, "only {invariants} invariants found");
