@@ -1,0 +1,6 @@
+//! Any bytes as a model file.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = loadmaster_models::gguf::fuzz::read_everything(bytes);
+});
