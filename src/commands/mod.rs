@@ -3,6 +3,7 @@
 pub mod compare;
 pub mod explain;
 pub mod input;
+pub mod pack;
 pub mod run;
 pub mod table;
 
@@ -23,6 +24,7 @@ pub struct Cli {
 enum Command {
     Explain(explain::Args),
     Compare(compare::Args),
+    Pack(pack::Args),
     Run(Box<run::Args>),
 }
 
@@ -33,6 +35,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Explain(args) => explain::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Pack(args) => pack::run(args),
         Command::Run(args) => run::run(args),
     };
     outcome.unwrap_or_else(|error| report(&error))

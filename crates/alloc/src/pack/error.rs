@@ -79,6 +79,23 @@ pub enum PackError {
     },
 }
 
+impl PackError {
+    /// The buffers that it names.
+    #[must_use]
+    pub fn buffers(&self) -> Vec<PackBufferId> {
+        match *self {
+            Self::TooMany { .. } => Vec::new(),
+            Self::FixedConflict { first, second, .. } => vec![first, second],
+            Self::ReversedLifetime { buffer, .. }
+            | Self::FixedMisaligned { buffer, .. }
+            | Self::FixedPastChunk { buffer, .. }
+            | Self::FixedOverflow { buffer, .. }
+            | Self::LoadOverflow { buffer, .. }
+            | Self::OffsetOverflow { buffer } => vec![buffer],
+        }
+    }
+}
+
 /// What a checker finds wrong with a packing: a fault of whatever made it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -9,6 +9,7 @@
 mod bound;
 mod check;
 mod chunks;
+pub mod csv;
 mod error;
 mod greedy;
 mod heuristics;

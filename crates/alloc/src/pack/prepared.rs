@@ -3,6 +3,7 @@
 use super::error::PackError;
 use super::problem::{PackBuffer, PackBufferId, PackProblem};
 use loadmaster_graph::{Bytes, Id, Step};
+use std::collections::BTreeMap;
 
 /// Largest number of buffers.
 const MAX_BUFFERS: usize = 1 << 30;
@@ -24,7 +25,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    #[inline]
+    #[cfg(test)]
     pub fn meets(&self, other: &Self) -> bool {
         self.first < other.last && other.first < self.last
     }
@@ -68,12 +69,8 @@ impl Prepared {
             }
         }
         let steps = compress(&mut live);
+        fixed_apart(&live, &steps)?;
         Ok(Self { live, steps })
-    }
-
-    /// Whether any buffer's place is given.
-    pub fn has_fixed(&self) -> bool {
-        self.live.iter().any(|b| b.fixed.is_some())
     }
 }
 
@@ -136,4 +133,33 @@ fn compress_sparse(live: &mut [Live]) -> Vec<Step> {
         b.last = rank(b.last);
     }
     births.into_iter().map(Step).collect()
+}
+
+/// No two fixed buffers share bytes while both are alive. O(f log f) for f of them.
+fn fixed_apart(live: &[Live], steps: &[Step]) -> Result<(), PackError> {
+    let fixed: Vec<(u64, &Live)> = live.iter().filter_map(|b| b.fixed.map(|f| (f, b))).collect();
+    // What dies at a step leaves before what is born there comes.
+    let mut events: Vec<(u32, bool, usize)> = Vec::with_capacity(fixed.len() * 2);
+    for (k, (_, b)) in fixed.iter().enumerate() {
+        events.push((b.first, true, k));
+        events.push((b.last, false, k));
+    }
+    events.sort_unstable();
+    let mut alive: BTreeMap<u64, &Live> = BTreeMap::new();
+    for (step, is_birth, k) in events {
+        let (offset, b) = fixed[k];
+        if !is_birth {
+            alive.remove(&offset);
+            continue;
+        }
+        // What is alive is apart, so only the highest that begins below the end can reach in.
+        if let Some((&other, first)) = alive.range(..offset + b.size).next_back()
+            && other + first.size > offset
+        {
+            let step = steps[step as usize];
+            return Err(PackError::FixedConflict { first: first.id, second: b.id, step });
+        }
+        alive.insert(offset, b);
+    }
+    Ok(())
 }
