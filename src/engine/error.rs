@@ -57,7 +57,7 @@ pub enum EngineError {
         /// What it was for.
         what: &'static str,
         /// Why.
-        why: AllocError,
+        why: Box<AllocError>,
     },
     /// A weight could not be brought to its device.
     #[error("the weight `{weight}` did not reach its device: {error}")]
@@ -65,7 +65,7 @@ pub enum EngineError {
         /// The weight, or what else was written.
         weight: Box<str>,
         /// What the device says.
-        error: DeviceError,
+        error: Box<DeviceError>,
     },
     /// A tensor that no part of the loaded model stands for: a graph that was built for other settings.
     #[error("`{tensor}` was not loaded")]
@@ -75,7 +75,7 @@ pub enum EngineError {
     },
     /// The plan cannot be bound, or a run failed.
     #[error(transparent)]
-    Exec(#[from] ExecError),
+    Exec(Box<ExecError>),
     /// There is no room in the cache, or the batch is not usable.
     #[error(transparent)]
     Cache(#[from] KvError),
@@ -84,11 +84,17 @@ pub enum EngineError {
     Input(#[from] InputError),
 }
 
+impl From<ExecError> for EngineError {
+    fn from(error: ExecError) -> Self {
+        Self::Exec(Box::new(error))
+    }
+}
+
 impl EngineError {
     /// Whether the request makes no sense or cannot be read, as opposed to a run that failed.
     #[must_use]
     pub fn is_bad_input(&self) -> bool {
         matches!(self, Self::Open(_) | Self::File(_) | Self::Family(_) | Self::Settings(_) | Self::Input(_))
-            || matches!(self, Self::Exec(ExecError::NoDriver { .. }))
+            || matches!(self, Self::Exec(error) if matches!(**error, ExecError::NoDriver { .. }))
     }
 }

@@ -148,7 +148,7 @@ impl Loader<'_> {
         let device = self.device(device);
         let data = self.placed.model.file.data(weight.weight)?;
         let align = device.buffer_type().alignment().get();
-        Ok(device.kind() == DeviceKind::Cpu && data.as_ptr().addr() as u64 % align == 0)
+        Ok(device.kind() == DeviceKind::Cpu && (data.as_ptr().addr() as u64).is_multiple_of(align))
     }
 
     fn take_weights(&mut self, device: DeviceId, weights: &[WeightUse]) -> Result<(), EngineError> {
@@ -196,7 +196,7 @@ impl Loader<'_> {
         let group = alloc_tensors(self.graph.graph.tensors(), |id| !tensors.contains(&id), &buffer_type);
         let what = if usage == Usage::Weights { "weights" } else { "KV cache" };
         let name = || self.placed.machine.device(device).name.clone();
-        let group: TensorGroup = group.map_err(|why| EngineError::Load { device: name(), what, why })?;
+        let group: TensorGroup = group.map_err(|why| EngineError::Load { device: name(), what, why: Box::new(why) })?;
         let first = self.loaded.buffers.len();
         let kind = ResidentBuffer { buffer_type: self.placed.machine.device(device).buffer_type, usage };
         for buffer in group.buffers().values() {
@@ -212,7 +212,7 @@ impl Loader<'_> {
 
     fn clear(&self, device: DeviceId, buffer: Arc<dyn Buffer>) -> Result<(), EngineError> {
         let whole = Region { offset: Bytes::ZERO, len: buffer.size(), buffer };
-        let failed = |error| EngineError::Upload { weight: "an empty KV cache".into(), error };
+        let failed = |error| EngineError::Upload { weight: "an empty KV cache".into(), error: Box::new(error) };
         self.zero(device, &whole).map_err(failed)
     }
 
@@ -243,7 +243,10 @@ impl Loader<'_> {
         progress(done, total);
         for upload in &uploads {
             let data = file.data(upload.weight.weight)?;
-            let failed = |error| EngineError::Upload { weight: file.tensor(upload.weight.weight).name.clone(), error };
+            let failed = |error| EngineError::Upload {
+                weight: file.tensor(upload.weight.weight).name.clone(),
+                error: Box::new(error),
+            };
             let mut offset = Bytes::ZERO;
             for piece in data.chunks(PIECE) {
                 let len = Bytes(piece.len() as u64);
