@@ -50,7 +50,7 @@ fn check(model: &Arc<Model>, file: &str, placements: &[&[&str]]) {
         compared += check_case(model, case, placements[i % placements.len()]);
     }
     let all: usize = cases.iter().map(|c| numbers(&c["tokens"]).len()).sum();
-    assert!(compared * 2 > all, "{file}: only {compared} of {all} tokens could be compared");
+    assert!(compared * 3 > all, "{file}: only {compared} of {all} tokens could be compared");
 }
 
 #[test]
