@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Nodes that the search may look at without a time limit: a few seconds for some hundred buffers.
-const NODE_BUDGET: u64 = 1_000_000;
+const NODE_BUDGET: u64 = 400_000;
 
 /// Find offsets for buffers with sizes and lifetimes (MiniMalloc's CSV: id,lower,upper,size[,offset][,alignment])
 #[derive(clap::Args, Debug)]
@@ -99,8 +99,12 @@ fn write(output: Option<&Path>, file: &CsvProblem, packing: &Packing) -> anyhow:
 
 /// The error with the lines and ids of the buffers that it names.
 fn refusal(path: &Path, file: &CsvProblem, error: &PackError) -> anyhow::Error {
-    let place = |buffer| file.origin(buffer).map(|(id, line)| format!("line {line} ({buffer} is `{id}`)"));
-    let places: Vec<String> = error.buffers().into_iter().filter_map(place).collect();
-    let separator = if places.is_empty() { "" } else { ": " };
-    anyhow!("{}{separator}{}: {error}", path.display(), places.join(", "))
+    let mut place = path.display().to_string();
+    for buffer in error.buffers() {
+        if let Some((id, line)) = file.origin(buffer) {
+            // Writing to a string cannot fail.
+            let _ = write!(place, ": line {line} ({buffer} is `{id}`)");
+        }
+    }
+    anyhow!("{place}: {error}")
 }

@@ -1,5 +1,6 @@
 //! The search against brute force: found exactly where a packing exists, with every strategy.
 
+use super::super::error::PackError;
 use super::super::prepared::{Live, Prepared};
 use super::super::problem::{PackBuffer, PackProblem};
 use super::instance::Instance;
@@ -8,12 +9,12 @@ use super::rounds::PORTFOLIO;
 use super::tree::{Outcome, Tree};
 use loadmaster_graph::{Align, Bytes, Step};
 
-/// The lowest peak over all orders in which each buffer lies on the highest end below it; `None`: fixed buffers are in
-/// each other's way. Every packing can be pushed down into one of these.
-fn least_peak(live: &[Live]) -> Option<u64> {
+/// The lowest peak over all orders in which each buffer lies on the highest end below it. Fixed buffers are
+/// not in each other's way. Every packing can be pushed down into one of these.
+fn least_peak(live: &[Live]) -> u64 {
     let mut best = u64::MAX;
     extend(live, &mut Vec::new(), 0, &mut best);
-    (best < u64::MAX).then_some(best)
+    best
 }
 
 fn extend(live: &[Live], placed: &mut Vec<(usize, u64)>, peak: u64, best: &mut u64) {
@@ -43,8 +44,12 @@ fn extend(live: &[Live], placed: &mut Vec<(usize, u64)>, peak: u64, best: &mut u
 
 /// Every strategy, in its own order and shuffled, finds a packing below `least` and none below `least - 1`.
 fn search_agrees(problem: &PackProblem, seed: u64) {
-    let prepared = Prepared::new(problem).unwrap();
-    let Some(least) = least_peak(&prepared.live) else { return };
+    let prepared = match Prepared::new(problem) {
+        // Fixed buffers in each other's way are refused before any search.
+        Err(PackError::FixedConflict { .. }) => return,
+        prepared => prepared.unwrap(),
+    };
+    let least = least_peak(&prepared.live);
     let instance = Instance::new(&prepared.live).unwrap();
     let least = least.div_ceil(instance.unit);
     let mut tree = Tree::new(&instance);

@@ -1,6 +1,5 @@
 //! The exact search: place or postpone.
 
-mod cliques;
 #[cfg(test)]
 mod exhaustive;
 mod instance;

@@ -13,21 +13,10 @@ pub(in super::super) enum Key {
     Area,
     /// Lifetime, then size.
     Lifetime,
-    /// Size, then lifetime.
-    Size,
-    /// Total load
+    /// Sum of the loads of the steps it crosses.
     Total,
-    /// Load then size
-    LoadSize,
-    /// Load then area
-    LoadArea,
-    /// Neighbours
+    /// Number of items it meets, then lifetime.
     Degree,
-}
-
-impl Key {
-    pub const ALL: [Self; 8] =
-        [Self::Load, Self::Area, Self::Lifetime, Self::Size, Self::Total, Self::LoadSize, Self::LoadArea, Self::Degree];
 }
 
 /// A static order, and what equal and interchangeable items make of it.
@@ -98,7 +87,7 @@ fn link_twins(instance: &Instance, order: &[u32], links: &mut [Links]) {
 fn link_stacks(instance: &Instance, order: &[u32], links: &mut [Links]) -> Vec<u32> {
     let fits = |i: &u32| {
         let item = &instance.items[*i as usize];
-        item.fixed.is_none() && item.size % item.align == 0
+        item.fixed.is_none() && item.size.is_multiple_of(item.align)
     };
     let key = |i: u32| {
         let item = &instance.items[i as usize];
@@ -129,13 +118,10 @@ pub(in super::super) fn sorted(instance: &Instance, key: Key) -> Vec<u32> {
         let area = item.size.saturating_mul(lifetime);
         match key {
             Key::Load => (load(i), lifetime, item.size),
-            Key::LoadSize => (load(i), item.size, lifetime),
-            Key::LoadArea => (load(i), area, lifetime),
             Key::Total => (loads[item.first as usize..item.last as usize].iter().sum(), lifetime, item.size),
             Key::Degree => (instance.neighbours.of_buffer(i).len() as u64, lifetime, item.size),
             Key::Area => (area, lifetime, item.size),
             Key::Lifetime => (lifetime, item.size, 0),
-            Key::Size => (item.size, lifetime, 0),
         }
     };
     let mut order: Vec<u32> = (0..instance.items.len() as u32).collect();
