@@ -99,12 +99,8 @@ fn write(output: Option<&Path>, file: &CsvProblem, packing: &Packing) -> anyhow:
 
 /// The error with the lines and ids of the buffers that it names.
 fn refusal(path: &Path, file: &CsvProblem, error: &PackError) -> anyhow::Error {
-    let mut place = path.display().to_string();
-    for buffer in error.buffers() {
-        if let Some((id, line)) = file.origin(buffer) {
-            // Writing to a string cannot fail.
-            let _ = write!(place, ": line {line} ({buffer} is `{id}`)");
-        }
-    }
-    anyhow!("{place}: {error}")
+    let place = |buffer| file.origin(buffer).map(|(id, line)| format!("line {line} ({buffer} is `{id}`)"));
+    let places: Vec<String> = error.buffers().into_iter().filter_map(place).collect();
+    let separator = if places.is_empty() { "" } else { ": " };
+    anyhow!("{}{separator}{}: {error}", path.display(), places.join(", "))
 }

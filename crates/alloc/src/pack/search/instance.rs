@@ -36,6 +36,8 @@ struct Lists {
 /// Items by birth, and who meets whom.
 pub(in super::super) struct Instance {
     pub items: Vec<Item>,
+    /// By item, once more by themselves: the bound reads little else.
+    pub sizes: Vec<u64>,
     /// Position in the caller's list, by item.
     pub origin: Vec<u32>,
     /// Bytes in a unit.
@@ -56,7 +58,8 @@ impl Instance {
         let neighbours = Neighbours::of(&sorted);
         reduce_to_cliques(&mut items);
         let cliques = members(&items);
-        Some(Self { items, origin, unit, neighbours, cliques })
+        let sizes = items.iter().map(|i| i.size).collect();
+        Some(Self { items, sizes, origin, unit, neighbours, cliques })
     }
 
     pub fn clique_count(&self) -> u32 {

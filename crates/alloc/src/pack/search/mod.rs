@@ -1,5 +1,6 @@
 //! The exact search: place or postpone.
 
+mod cliques;
 #[cfg(test)]
 mod exhaustive;
 mod instance;

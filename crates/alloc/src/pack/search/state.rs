@@ -1,5 +1,6 @@
 //! What is placed and what that implies, with an undo log.
 
+use super::cliques::Cliques;
 use super::instance::Instance;
 use super::orders::Order;
 use std::ops::Range;
@@ -9,9 +10,17 @@ const PLACED: u64 = u64::MAX;
 
 /// An old value.
 #[derive(Clone, Copy, Debug)]
-enum Change {
-    Item { item: u32, low: u64, wait: u64 },
-    Level { clique: u32, level: u64 },
+struct Change {
+    item: u32,
+    low: u64,
+    wait: u64,
+}
+
+/// A point to rewind to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    changes: usize,
+    levels: usize,
 }
 
 /// Nothing can be completed from here.
@@ -21,50 +30,29 @@ pub(super) struct Conflict;
 /// A partial packing below a capacity.
 pub(super) struct State<'a> {
     instance: &'a Instance,
-    capacity: u64,
     /// Offset of a placed item; no completion has an unplaced one below this.
     low: Vec<u64>,
     /// [`PLACED`]; 0: may be placed at `low`; else it was postponed, and something it meets must begin below this.
     waits: Vec<u64>,
-    /// By clique: sum of sizes of the unplaced.
-    rest: Vec<u64>,
-    /// By clique: the least end of its topmost item, from the one-machine bound over `low`.
-    level: Vec<u64>,
-    /// Members of cliques, kept almost sorted by falling `low`.
-    members: Vec<u32>,
-    /// By clique: conflicts found there, over all searches.
-    conflicts: Vec<u64>,
+    pub cliques: Cliques<'a>,
     trail: Vec<Change>,
 }
 
 impl<'a> State<'a> {
     pub fn new(instance: &'a Instance) -> Self {
-        let (items, cliques) = (instance.items.len(), instance.clique_count() as usize);
-        Self {
-            instance,
-            capacity: 0,
-            low: vec![0; items],
-            waits: vec![0; items],
-            rest: vec![0; cliques],
-            level: vec![0; cliques],
-            members: instance.members().to_vec(),
-            conflicts: vec![0; cliques],
-            trail: Vec::new(),
-        }
+        let items = instance.items.len();
+        let cliques = Cliques::new(instance);
+        Self { instance, low: vec![0; items], waits: vec![0; items], cliques, trail: Vec::new() }
     }
 
     /// Nothing placed. Conflict: the bound rules the capacity out.
     pub fn reset(&mut self, capacity: u64) -> Result<(), Conflict> {
-        self.capacity = capacity;
         self.trail.clear();
-        self.conflicts.fill(0);
         self.waits.fill(0);
-        self.level.fill(0);
-        self.rest = self.instance.loads();
         for (low, item) in self.low.iter_mut().zip(&self.instance.items) {
             *low = item.fixed.unwrap_or(0);
         }
-        (0..self.instance.clique_count()).try_for_each(|c| self.refresh(c))
+        self.cliques.reset(capacity, &self.low)
     }
 
     #[inline]
@@ -85,14 +73,6 @@ impl<'a> State<'a> {
     pub fn signature(&self, item: u32) -> (u64, u64) {
         (self.low[item as usize], self.waits[item as usize])
     }
-    #[inline]
-    pub fn level(&self, clique: u32) -> u64 {
-        self.level[clique as usize]
-    }
-    #[inline]
-    pub fn conflicts(&self, clique: u32) -> u64 {
-        self.conflicts[clique as usize]
-    }
     pub fn offsets(&self) -> Vec<u64> {
         self.low.clone()
     }
@@ -103,31 +83,19 @@ impl<'a> State<'a> {
         self.instance.neighbours.of_buffer(item).iter().copied().filter(|&y| !self.is_placed(y))
     }
 
-    /// The unplaced members of a clique.
-    pub fn open_members(&self, clique: u32) -> impl Iterator<Item = u32> {
-        self.members[self.instance.clique_range(clique)].iter().copied().filter(|&m| !self.is_placed(m))
+    pub fn mark(&self) -> Mark {
+        Mark { changes: self.trail.len(), levels: self.cliques.mark() }
     }
 
-    /// A point to rewind to.
-    pub fn mark(&self) -> usize {
-        self.trail.len()
-    }
-
-    pub fn rewind(&mut self, mark: usize) {
-        while self.trail.len() > mark {
-            match self.trail.pop() {
-                Some(Change::Item { item, low, wait }) => {
-                    if self.is_placed(item) {
-                        let i = &self.instance.items[item as usize];
-                        self.rest[i.first as usize..i.last as usize].iter_mut().for_each(|r| *r += i.size);
-                    }
-                    self.low[item as usize] = low;
-                    self.waits[item as usize] = wait;
-                }
-                Some(Change::Level { clique, level }) => self.level[clique as usize] = level,
-                None => return,
+    pub fn rewind(&mut self, mark: Mark) {
+        for Change { item, low, wait } in self.trail.drain(mark.changes..).rev() {
+            if self.waits[item as usize] == PLACED {
+                self.cliques.give_back(item);
             }
+            self.low[item as usize] = low;
+            self.waits[item as usize] = wait;
         }
+        self.cliques.rewind(mark.levels);
     }
 
     /// Whether an item could as well come later: something it meets may begin below its end.
@@ -144,9 +112,9 @@ impl<'a> State<'a> {
         let low = self.low(x);
         let end = low + item.size;
         self.set(x, low, PLACED);
-        self.rest[item.first as usize..item.last as usize].iter_mut().for_each(|r| *r -= item.size);
+        self.cliques.take(x);
         let (mut first, mut last) = (item.first, item.last);
-        let mut gaps = false;
+        let mut top = end;
         for &y in instance.neighbours.of_buffer(x) {
             let (old, wait) = self.signature(y);
             if wait == PLACED {
@@ -167,22 +135,20 @@ impl<'a> State<'a> {
             }
             self.set(y, new, wait);
             if new > old {
-                gaps |= new > end;
+                top = top.max(new);
                 first = first.min(other.first);
                 last = last.max(other.last);
             }
         }
-        self.raise_within(item.first..item.last, end)?;
-        self.refresh_raised(first..item.first, end)?;
-        self.refresh_raised(item.last..last, end)?;
-        if gaps {
-            // Alignment left a gap above `end`.
-            (first..last).try_for_each(|c| self.refresh(c))?;
+        self.cliques.raise_within(item.first..item.last, end)?;
+        self.cliques.raised(first..item.first, top, &self.low)?;
+        self.cliques.raised(item.last..last, top, &self.low)?;
+        if top > end {
+            // Alignment left gaps above `end`.
+            self.cliques.raised(item.first..item.last, top, &self.low)?;
         }
-        if std::env::var("NOSTACK").is_err() {
-            self.keep_stack_order(x, end, order)?;
-        }
-        if std::env::var("NOTIGHT").is_err() { self.tighten(goal, first..last, order) } else { Ok(()) }
+        self.keep_stack_order(x, end, order)?;
+        self.tighten(goal, first..last, order)
     }
 
     /// Of two adjacent items with the same lifetime, the earlier in the stack order lies below: the other way round takes
@@ -228,7 +194,7 @@ impl<'a> State<'a> {
             }
             twin = order.twin_above(t);
         }
-        if raised { self.refresh_raised(item.first..item.last, low) } else { Ok(()) }
+        if raised { self.cliques.raised(item.first..item.last, low, &self.low) } else { Ok(()) }
     }
 
     /// Looks again at what the waiting items of a goal wait for.
@@ -245,68 +211,8 @@ impl<'a> State<'a> {
     #[inline]
     fn set(&mut self, item: u32, low: u64, wait: u64) {
         let i = item as usize;
-        self.trail.push(Change::Item { item, low: self.low[i], wait: self.waits[i] });
+        self.trail.push(Change { item, low: self.low[i], wait: self.waits[i] });
         self.low[i] = low;
         self.waits[i] = wait;
-    }
-
-    /// Everything unplaced in these cliques lies at `floor` or above.
-    fn raise_within(&mut self, cliques: Range<u32>, floor: u64) -> Result<(), Conflict> {
-        for clique in cliques {
-            let level = floor + self.rest[clique as usize];
-            self.raise_level(clique, level)?;
-        }
-        Ok(())
-    }
-
-    /// Recomputes those levels that may have changed when items were raised to `low` at most.
-    fn refresh_raised(&mut self, mut cliques: Range<u32>, low: u64) -> Result<(), Conflict> {
-        cliques.try_for_each(|c| {
-            let unchanged = low + self.rest[c as usize] <= self.level[c as usize];
-            if unchanged { Ok(()) } else { self.refresh(c) }
-        })
-    }
-
-    /// The one-machine bound: what starts at `low` or later ends up above it, one on another.
-    fn refresh(&mut self, clique: u32) -> Result<(), Conflict> {
-        let members = &mut self.members[self.instance.clique_range(clique)];
-        sort_by_falling_low(members, &self.low);
-        let (mut sum, mut level) = (0, 0);
-        for &m in members.iter() {
-            if self.waits[m as usize] != PLACED {
-                sum += self.instance.items[m as usize].size;
-                level = level.max(self.low[m as usize] + sum);
-            }
-        }
-        self.raise_level(clique, level)
-    }
-
-    #[inline]
-    fn raise_level(&mut self, clique: u32, level: u64) -> Result<(), Conflict> {
-        let c = clique as usize;
-        if level <= self.level[c] {
-            return Ok(());
-        }
-        if level > self.capacity {
-            self.conflicts[c] += 1;
-            return Err(Conflict);
-        }
-        self.trail.push(Change::Level { clique, level: self.level[c] });
-        self.level[c] = level;
-        Ok(())
-    }
-}
-
-/// Insertion sort: the order hardly changes between two looks.
-fn sort_by_falling_low(members: &mut [u32], low: &[u64]) {
-    for i in 1..members.len() {
-        let member = members[i];
-        let key = low[member as usize];
-        let mut j = i;
-        while j > 0 && low[members[j - 1] as usize] < key {
-            members[j] = members[j - 1];
-            j -= 1;
-        }
-        members[j] = member;
     }
 }

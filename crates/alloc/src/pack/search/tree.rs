@@ -3,7 +3,7 @@
 use super::instance::Instance;
 use super::memo::{Memo, Signature};
 use super::orders::Order;
-use super::state::{Conflict, State};
+use super::state::{Conflict, Mark, State};
 
 /// How a search ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ struct Goal {
 struct Choice {
     item: u32,
     goal: Goal,
-    trail: usize,
+    mark: Mark,
     arena: usize,
     goals: usize,
 }
@@ -130,7 +130,7 @@ impl<'a> Tree<'a> {
     fn reconsider(&mut self, mut failed: Option<u32>, order: &Order) -> Option<Goal> {
         loop {
             let choice = self.choices[failed? as usize];
-            self.state.rewind(choice.trail);
+            self.state.rewind(choice.mark);
             self.arena.truncate(choice.arena);
             self.goals.truncate(choice.goals);
             self.choices.truncate(failed? as usize);
@@ -149,7 +149,7 @@ impl<'a> Tree<'a> {
             self.choices.push(Choice {
                 item,
                 goal,
-                trail: self.state.mark(),
+                mark: self.state.mark(),
                 arena: self.arena.len(),
                 goals: self.goals.len(),
             });
@@ -167,7 +167,10 @@ impl<'a> Tree<'a> {
         let items = &self.arena[goal.start as usize..goal.end as usize];
         let mut item = match focus {
             Focus::Lowest => items.iter().copied().filter(|&i| !state.is_waiting(i)).min_by_key(|&i| key(state, i))?,
-            Focus::Tightest => state.open_members(self.tightest(items)?).min_by_key(|&i| key(state, i))?,
+            Focus::Tightest => {
+                let members = state.cliques.open_members(self.tightest(items)?);
+                members.iter().copied().min_by_key(|&i| key(state, i))?
+            }
         };
         loop {
             // The twins that come before an item are as low; what it waits for is lower.
@@ -194,7 +197,7 @@ impl<'a> Tree<'a> {
         for &i in items {
             let item = &self.instance.items[i as usize];
             for clique in item.first.max(reach)..item.last {
-                let key = (self.state.level(clique), self.state.conflicts(clique));
+                let key = (self.state.cliques.level(clique), self.state.cliques.conflicts(clique));
                 if best.is_none_or(|(b, _)| key > b) {
                     best = Some((key, clique));
                 }
@@ -221,7 +224,7 @@ impl<'a> Tree<'a> {
                 (part, level) = (here, 0);
             }
             for clique in item.first.max(reach)..item.last {
-                level = level.max(self.state.level(clique));
+                level = level.max(self.state.cliques.level(clique));
             }
             reach = reach.max(item.last);
             self.arena.push(i);
