@@ -7,7 +7,7 @@ use super::placed::Placed;
 use super::prepare::{Prepared, prepare};
 use super::settings::Settings;
 use loadmaster_backends::{Device, DeviceStats};
-use loadmaster_graph::{DeviceId, IdVec, TensorId};
+use loadmaster_graph::{Bytes, DeviceId, IdVec, TensorId};
 use loadmaster_models::families::{BatchShape, InputKind, ModelGraph};
 use loadmaster_models::kv::KvState;
 use loadmaster_sched::Machine;
@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// Graphs that are kept; the one that was not used for longest goes first.
 const MAX_GRAPHS: usize = 24;
+
+/// A buffer that is only made to ask whether it could be used.
+const SAMPLE: Bytes = Bytes(64);
 
 /// Whether the compute memory for the largest graphs is taken when the model is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -79,6 +82,7 @@ impl Engine {
         reserve: Reserve,
         progress: &mut Progress<'_>,
     ) -> Result<Self, EngineError> {
+        check_sharing(machine, &devices)?;
         let runtime = Runtime::new(machine.clone(), devices)?;
         let mut options = SessionOptions::new(&runtime);
         options.placer = settings.placer.clone();
@@ -193,6 +197,28 @@ impl Engine {
         // The plan was looked up or bound just before.
         self.session.executable(plan).ok_or_else(|| EngineError::NotLoaded { tensor: "the plan of the graph".into() })
     }
+}
+
+/// Where the machine says that a device uses another's memory in place, the device must be able to: a machine can be
+/// planned for that this program has no such devices for.
+fn check_sharing(machine: &Machine, devices: &[Arc<dyn Device>]) -> Result<(), EngineError> {
+    for (user, device) in machine.devices().ids().zip(devices) {
+        for (owner, other) in machine.devices().ids().zip(devices) {
+            let memory = machine.device(owner).buffer_type;
+            if user == owner || !machine.can_use(user, memory) {
+                continue;
+            }
+            let sample = other.buffer_type().alloc_buffer(SAMPLE);
+            if sample.is_ok_and(|buffer| !device.can_use(&*buffer)) {
+                let (user, owner) = (device.name(), other.name());
+                return Err(EngineError::Settings(format!(
+                    "the machine says that {user} uses the memory of {owner} in place, which it cannot here: \
+                     such a machine can be planned for, but not run on"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl std::fmt::Debug for Engine {

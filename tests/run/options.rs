@@ -139,7 +139,9 @@ fn a_context_that_fills_up_ends_the_text() {
 fn bad_input_is_one_message_and_status_2() {
     let tiny = model("tiny-llama-F16.gguf");
     let alice = super::support::root().join("assets/alice-Q8_0.gguf").display().to_string();
-    let cases: [(&[&str], &str); 15] = [
+    let unified = super::support::root().join("configs/unified-apu.toml").display().to_string();
+    let cases: [(&[&str], &str); 16] = [
+        (&["--machine", &unified], "can be planned for, but not run on"),
         (&["/nonexistent.gguf", "-p", "x"], "nonexistent"),
         (&["/dev/null", "-p", "x"], "/dev/null"),
         (&[&tiny, "-p", "x"], "give token ids instead of text"),
