@@ -1,6 +1,8 @@
 //! What llama.cpp takes: its placement, its kinds of memory, its reserve, its allocator.
 
-use crate::placement::{CacheHome, GpuLayers, LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, weight_home};
+use crate::placement::{
+    CacheHome, GpuLayers, LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, weight_home,
+};
 use loadmaster_alloc::{Arenas, Placer};
 use loadmaster_graph::{Bytes, DType, DeviceId, Tensor};
 use loadmaster_models::families::{

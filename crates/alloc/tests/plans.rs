@@ -98,6 +98,7 @@ fn branches_are_run_one_after_the_other_where_a_group_allows_it() {
 #[test]
 fn groups_that_are_none_are_refused() {
     let graph = branches();
+    #[allow(clippy::single_range_in_vec_init, clippy::reversed_empty_ranges)]
     let refused: [&[Range<u32>]; 4] = [&[0..6], &[3..1], &[0..3, 2..5], &[2..5, 0..2]];
     for groups in refused {
         assert!(matches!(grouped(&graph, groups), Err(AllocError::BadGroup { .. })), "{groups:?}");

@@ -113,9 +113,15 @@ fn keys_that_no_query_may_see_do_not_matter_whatever_their_bytes() {
             let k = Host::random(dtype, [64, 40, 2, 1], Lay::Packed, rng);
             let v = Host::random(dtype, [64, 40, 2, 1], Lay::Packed, rng);
             let hidden = |key: u64| key < 5 || key % 7 == 3 || key > 30;
-            let mask = Host::floats(DType::F16, [40, 3, 1, 1], Lay::Packed, |[i, ..]| {
-                if hidden(i) { f64::NEG_INFINITY } else { 0.0 }
-            });
+            let mask =
+                Host::floats(
+                    DType::F16,
+                    [40, 3, 1, 1],
+                    Lay::Packed,
+                    |[i, ..]| {
+                        if hidden(i) { f64::NEG_INFINITY } else { 0.0 }
+                    },
+                );
             let attend = |k: Host, v: Host| {
                 let mut dst = Host::zeros(DType::F32, [64, 4, 3, 1], Lay::Packed);
                 let src = [Some(q.clone()), Some(k), Some(v), Some(mask.clone())];

@@ -110,10 +110,10 @@ unsafe fn tiles<T: Load, const Q: usize, const C: usize>(w: &Weights, rows: Rang
             if whole < w.k {
                 add_products::<T, Q, C, true>(&mut acc, &at, &x, whole, first_lanes(w.k - whole));
             }
-            for q in 0..Q {
+            for (q, sums) in acc.iter().enumerate() {
                 let mask = first_lanes(count.saturating_sub(4 * q).min(4)) as u8;
                 for c in 0..C {
-                    _mm_mask_storeu_ps(columns[c].dst.add(first + 4 * q), mask, fold(&acc[q][c]));
+                    _mm_mask_storeu_ps(columns[c].dst.add(first + 4 * q), mask, fold(&sums[c]));
                 }
             }
         }
