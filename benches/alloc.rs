@@ -1,6 +1,8 @@
 //! reserve_n under both placers and alloc_graph with a known plan, on two full-size graphs: `cargo bench --bench alloc`.
 //! Prints nanoseconds a node, too.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loadmaster_alloc::{BestOptions, Buffer, BufferType, GraphAllocator, InPlaceTable, Placer, Refused, report};
 use loadmaster_graph::file::GraphFile;

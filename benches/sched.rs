@@ -1,5 +1,7 @@
 //! assign, split and lower on two full-size graphs: `cargo bench --bench sched`. Prints nanoseconds a node, too.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use loadmaster_graph::file::GraphFile;
 use loadmaster_sched::{LowerOptions, Setup, assign, lower, split};

@@ -1,5 +1,7 @@
 //! `loadmaster pack` as its users run it.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use assert_cmd::Command;
 use std::fs;
 use std::path::{Path, PathBuf};

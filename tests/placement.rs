@@ -1,5 +1,7 @@
 //! Weights land where llama.cpp puts them, to the byte.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use loadmaster::placement::{GpuLayers, LayerDevices, Override, Repack, WeightHome, weight_home};
 use loadmaster_backends::mmap;
 use loadmaster_graph::{Bytes, DType, Dims};

@@ -1,5 +1,7 @@
 //! What llama.cpp takes, predicted from headers to the byte.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use loadmaster::placement::{CacheHome, GpuLayers, Override};
 use loadmaster::plan::llama_cpp::{LlamaCppOptions, predict};
 use loadmaster_backends::mmap;

@@ -1,6 +1,8 @@
 //! Keeps the house in order: the dependency matrix, where unsafe code and serialisation may stand, and that documents
 //! and files agree.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

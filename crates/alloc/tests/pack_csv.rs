@@ -1,6 +1,6 @@
 //! MiniMalloc files: what is read, what is written, and one refusal for each limit and rule.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(missing_docs)]
 
 use loadmaster_alloc::pack::csv::{Column, CsvError, CsvFault, CsvProblem, MAX_BUFFERS, MAX_FILE_BYTES, MAX_ID_LEN};

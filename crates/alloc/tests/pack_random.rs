@@ -1,6 +1,6 @@
 //! Random problems through every effort, with the independent checker.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(missing_docs)]
 
 use loadmaster_alloc::pack::{Effort, PackBuffer, PackProblem, check, pack};

@@ -1,5 +1,5 @@
 //! The fuzz targets, for about a second: damaged golden files, damaged texts, random instructions to the builder.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 

@@ -1,5 +1,7 @@
 //! Every golden graph file is read, and what is written is what was read.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use common::{golden_paths, text};

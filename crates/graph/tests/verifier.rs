@@ -1,5 +1,5 @@
 //! One rejection for every rule of the verifier, with the ids that the error must carry, and what must stay allowed.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use loadmaster_graph::limits::{MAX_NAME_LEN, MAX_OP_PARAMS, MAX_SOURCES};
 use loadmaster_graph::{

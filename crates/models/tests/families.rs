@@ -1,5 +1,7 @@
 //! Graphs of all families, rebuilt from parameters and compared with llama.cpp's, tensor by tensor.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod support;
 
 use loadmaster_graph::file::GraphFile;

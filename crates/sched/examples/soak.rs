@@ -74,7 +74,7 @@ const WAYS: usize = 4;
 
 fn schedule_of(file: &GraphFile, way: usize) -> Result<Schedule, Failure> {
     let setup = Setup::of(file)?;
-    let placer = if way % 2 == 0 { Placer::Ggml } else { Placer::default() };
+    let placer = if way.is_multiple_of(2) { Placer::Ggml } else { Placer::default() };
     let plan = setup.plan(&file.graph, placer)?;
     // Every root with memory of its own is a buffer of its own.
     let by_root = |t: TensorId| (!file.graph.tensor(t).is_view()).then_some((t.index() as u32, Bytes::ZERO));
