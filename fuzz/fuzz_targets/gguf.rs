@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = loadmaster_models::gguf::fuzz::read_everything(bytes);
+    let _ = loadmaster_models::fuzz::load_everything(bytes);
 });

@@ -191,7 +191,11 @@ impl<'a> InputFiller<'a> {
             }
             let query = token.pos;
             let visible = |&key: &u32| key <= query.0 && !outside_window(window, Pos(key), query);
-            self.positions.iter().for_each(|key| out.extend_from_slice(&value(visible(key))));
+            let start = out.len();
+            out.resize(start + self.positions.len() * N, 0);
+            for (bytes, key) in out[start..].chunks_exact_mut(N).zip(&self.positions) {
+                bytes.copy_from_slice(&value(visible(key)));
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod chat;
 pub mod families;
+pub mod fuzz;
 pub mod gguf;
 pub mod hparams;
 pub mod inputs;

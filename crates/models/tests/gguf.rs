@@ -1,8 +1,10 @@
 //! GGUF files: golden models, hand-made ones, hostile ones.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use loadmaster_graph::{Bytes, DType};
 use loadmaster_models::SharedBytes;
-use loadmaster_models::gguf::{Gguf, GgufError, GgufFault, MetaValue, OpenError, Subject, Writer, fuzz, limits};
+use loadmaster_models::gguf::{Gguf, GgufError, GgufFault, MetaValue, OpenError, Subject, Writer, limits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -70,7 +72,8 @@ fn a_header_alone_can_be_listed_but_not_loaded() {
 
 #[test]
 fn metadata_keeps_its_types_and_order() {
-    let model = Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/alice-Q8_0.gguf"), read).expect("opens");
+    let model =
+        Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/alice-Q8_0.gguf"), read).expect("opens");
     let keys: Vec<&str> = model.metadata().map(|(k, _)| k).collect();
     assert_eq!(&keys[..3], ["general.architecture", "general.name", "general.description"]);
     assert_eq!(model.value("llama.block_count").and_then(|v| v.as_u64()), Some(6));
@@ -264,29 +267,4 @@ fn files_of_a_split_model_that_do_not_belong_together_are_refused() {
     assert!(matches!(join(vec![]), Err(GgufFault::Limit { .. })));
     let twice = shard(1, 2, 3).with_tensor("t0", DType::F32, &[1], vec![0; 4]);
     assert!(matches!(join(vec![shard(0, 2, 3), twice]), Err(GgufFault::Duplicate)));
-}
-
-#[test]
-fn mutated_real_files_never_panic() {
-    let alice = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/alice-Q8_0.gguf")).expect("golden");
-    let sources = [
-        std::fs::read(goldens().join("headers/llama3-8b.gguf")).expect("golden"),
-        // The header with its vocabulary and the first tensors.
-        alice[..64 << 10].to_vec(),
-        small().bytes(),
-    ];
-    let accepted = (0..6_000u64).filter(|&seed| {
-        let source = &sources[(seed % 3) as usize];
-        fuzz::read_everything(&fuzz::mutate(source, seed))
-    });
-    let accepted = accepted.count();
-    assert!((1..6_000).contains(&accepted), "mutations are neither all harmless nor all fatal: {accepted}");
-}
-
-#[test]
-fn arbitrary_bytes_after_the_magic_never_panic() {
-    for seed in 0..2_000u64 {
-        let noise = fuzz::mutate(&[b"GGUF\x03\0\0\0".as_slice(), &[0; 120]].concat(), seed);
-        fuzz::read_everything(&noise);
-    }
 }

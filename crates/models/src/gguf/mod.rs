@@ -7,7 +7,6 @@
 
 mod cursor;
 mod error;
-pub mod fuzz;
 mod header;
 pub mod limits;
 mod model;
