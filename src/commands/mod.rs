@@ -1,9 +1,11 @@
 //! The subcommands. Exit status: 0 done, 1 a negative answer, 2 what was asked for makes no sense or cannot be read.
 
 pub mod compare;
+pub mod diff;
 pub mod explain;
 pub mod input;
 pub mod pack;
+pub mod plan;
 pub mod run;
 pub mod table;
 
@@ -25,6 +27,8 @@ enum Command {
     Explain(explain::Args),
     Compare(compare::Args),
     Pack(pack::Args),
+    Plan(Box<plan::Args>),
+    Diff(diff::Args),
     Run(Box<run::Args>),
 }
 
@@ -36,6 +40,8 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Pack(args) => pack::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Run(args) => run::run(args),
     };
     outcome.unwrap_or_else(|error| report(&error))

@@ -8,7 +8,7 @@ mod logits;
 mod report;
 mod trace;
 
-pub use args::Args;
+pub use args::{Args, Switch};
 
 use crate::engine::{Engine, EngineError, Model, Reserve, Settings, Trace, prepare};
 use generate::{Generated, Job, Sink};

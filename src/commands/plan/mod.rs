@@ -1,0 +1,129 @@
+//! `loadmaster plan`: what a model takes on a machine, where it fits best, and what would help.
+
+mod args;
+mod llama_cpp;
+mod text;
+
+pub use args::Args;
+
+use crate::engine::Model;
+use crate::plan::advice::{self, CONTEXT_BLOCK, Relaxation};
+use crate::plan::fit::core::WhyEmpty;
+use crate::plan::fit::costs::Costs;
+use crate::plan::fit::{FitError, Fitted, Request};
+use crate::plan::saved::SavedPlan;
+use args::{Depth, EngineArg, Format};
+use loadmaster_graph::{Bytes, DeviceId};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What is told of a plan.
+pub struct Told {
+    /// The plan.
+    pub plan: SavedPlan,
+    /// Devices without layers in a chosen placement, and why.
+    pub empty: Vec<(DeviceId, WhyEmpty)>,
+    /// What would make it fit, if it does not.
+    pub relaxations: Vec<Relaxation>,
+    /// The longest context, unless it was not asked for: `None` inside if there is none.
+    pub longest: Option<Option<u32>>,
+}
+
+/// Runs the command: 0 it fits, 1 it does not, 2 what was asked for makes no sense or cannot be read.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = args.model.as_deref().filter(|p| is_plan(p)) {
+        let plan = SavedPlan::read(path)?;
+        return tell(args, &Told { plan, empty: Vec::new(), relaxations: Vec::new(), longest: None });
+    }
+    let model = match &args.model {
+        Some(path) => Model::open(path)?,
+        None => Model::embedded()?,
+    };
+    if args.engine == EngineArg::LlamaCpp {
+        return llama_cpp::run(args, &model);
+    }
+    let (machine, speeds) = args.machine()?;
+    let placer = args.policy.placer();
+    let request = Request { model: &model, machine: &machine, speeds: &speeds, placer: &placer, reserve: args.reserve };
+    let told = plan(args, &request)?;
+    if let Some(path) = &args.output {
+        told.plan.write(path)?;
+    }
+    tell(args, &told)
+}
+
+fn is_plan(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"))
+}
+
+fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
+    let base = args.choices(&request.model.params);
+    base.check()?;
+    let chosen = if args.chooses(request.machine) { fit(args, request, &base)? } else { None };
+    let (choices, prepared, gap, empty) = match chosen {
+        Some(f) => (f.choices, f.prepared, Some(f.gap), f.empty),
+        None => {
+            let prepared = request.prepare(&base)?;
+            (base.clone(), prepared, None, Vec::new())
+        }
+    };
+    let mut plan = SavedPlan::new(request.model, request.machine, &choices, &prepared, args.reserve);
+    let mut predicted = Costs::new(request, &choices)?.predict(request, &choices, &prepared);
+    predicted.gap = gap;
+    plan.predicted = Some(predicted);
+    let relaxations = if plan.fits { Vec::new() } else { advice::relaxations(request, &choices)? };
+    let longest = (!args.no_longest).then(|| advice::longest_context(request, &choices));
+    Ok(Told { plan, empty, relaxations, longest })
+}
+
+/// The chosen placement; `None` if none fits, which the plan of the given options then explains.
+fn fit(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Result<Option<Fitted>, FitError> {
+    let fitted = match request.fit(base, args.purpose.into()) {
+        Ok(fitted) => fitted,
+        Err(FitError::NoneFits { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match args.copies {
+        Depth::Auto => request.with_depth(&fitted).map(Some),
+        Depth::Exactly(_) => Ok(Some(fitted)),
+    }
+}
+
+fn tell(args: &Args, told: &Told) -> anyhow::Result<ExitCode> {
+    let text = match args.format {
+        Format::Text => text::render(told),
+        Format::Json => serde_json::to_string_pretty(&json(told)?)? + "\n",
+    };
+    super::print(&text)?;
+    Ok(if told.plan.fits { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn json(told: &Told) -> anyhow::Result<Value> {
+    let mut object = serde_json::to_value(&told.plan)?;
+    object["relaxations"] = told
+        .relaxations
+        .iter()
+        .map(|r| json!({ "what": r.what, "choices": r.choices, "predicted": r.predicted }))
+        .collect();
+    if let Some(longest) = told.longest {
+        object["longest_context"] = json!({ "tokens": longest, "block": CONTEXT_BLOCK });
+    }
+    object["empty"] = told
+        .empty
+        .iter()
+        .map(|(d, why)| {
+            let device = &told.plan.devices[d.index()].name;
+            match why {
+                WhyEmpty::NoRoom => json!({ "device": device, "why": "no room" }),
+                WhyEmpty::Slower(seconds) => json!({ "device": device, "why": "slower", "cost": seconds }),
+            }
+        })
+        .collect();
+    Ok(object)
+}
+
+/// Bytes for people.
+fn bytes(n: u64) -> String {
+    Bytes(n).to_string()
+}

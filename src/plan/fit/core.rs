@@ -1,0 +1,268 @@
+//! The best cut of a row of items over a row of devices: exact dynamic programming over labels.
+//!
+//! Items go to devices in order, each device a contiguous range that may be empty; the experts of an item may stay on
+//! the host instead. A label is a partial answer; one that is nowhere better than another is dropped.
+
+use std::ops::Range;
+
+/// Labels kept for one state; more would make the search slow, and dropping them is told.
+pub const MAX_LABELS: usize = 4096;
+
+/// Something that goes to one device as a whole: the embedding, a layer, the output.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Item {
+    /// Bytes that go with it: weights and KV cache.
+    pub bytes: u64,
+    /// Bytes of experts, which may go to the host instead.
+    pub experts: u64,
+    /// Seconds by device, its experts not counted.
+    pub seconds: Vec<f64>,
+    /// Seconds of its experts by device, if they are there.
+    pub experts_here: Vec<f64>,
+    /// Seconds of its experts by device, if they are on the host.
+    pub experts_away: Vec<f64>,
+}
+
+/// A device in the row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stage {
+    /// Pools that its bytes count in: its own, and those that contain that one.
+    pub pools: Vec<usize>,
+}
+
+/// What is to be minimal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Goal {
+    /// The sum of all times: one token after another.
+    Sum,
+    /// The time of the slowest device: a full pipeline. Ties by the sum.
+    Slowest,
+}
+
+/// Bytes that a device needs to compute a range of items.
+pub type ArenaSize<'a> = &'a dyn Fn(usize, Range<usize>) -> u64;
+
+/// What is to be placed where.
+#[derive(Clone)]
+pub struct Problem<'a> {
+    /// The row of items.
+    pub items: Vec<Item>,
+    /// The row of devices.
+    pub stages: Vec<Stage>,
+    /// Free bytes by pool.
+    pub pools: Vec<u64>,
+    /// Pools in which experts on the host count.
+    pub host: Vec<usize>,
+    /// Seconds to carry a result from one device to another: `cut[from][to]`.
+    pub cut: Vec<Vec<f64>>,
+    /// Bytes to compute in, for a device that has items.
+    pub arena: ArenaSize<'a>,
+    /// What is to be minimal.
+    pub goal: Goal,
+    /// Devices that must not stay empty.
+    pub must_use: Vec<usize>,
+}
+
+/// A best placement.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Solution {
+    /// Items of each device.
+    pub ranges: Vec<Range<usize>>,
+    /// Whether the experts of each item are on its device.
+    pub experts_here: Vec<bool>,
+    /// The sum of all times.
+    pub sum: f64,
+    /// The time of the slowest device.
+    pub slowest: f64,
+    /// Bytes by pool.
+    pub used: Vec<u64>,
+    /// Whether nothing was left out of the search.
+    pub exact: bool,
+}
+
+impl Solution {
+    /// What was minimised.
+    #[must_use]
+    pub fn cost(&self, goal: Goal) -> f64 {
+        match goal {
+            Goal::Sum => self.sum,
+            Goal::Slowest => self.slowest,
+        }
+    }
+}
+
+/// Why a device has nothing.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum WhyEmpty {
+    /// No placement that uses it fits.
+    NoRoom,
+    /// The best placement that uses it costs so many seconds more.
+    Slower(f64),
+}
+
+#[derive(Clone, Debug)]
+struct Label {
+    device: usize,
+    start: usize,
+    used: Vec<u64>,
+    stage: f64,
+    worst: f64,
+    sum: f64,
+    /// The device of each item so far, and whether its experts are there.
+    path: Vec<(usize, bool)>,
+}
+
+/// The best placement; `None` if nothing fits. O(items² · devices · labels²).
+#[must_use]
+pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
+    let mut search = Search { problem, exact: true };
+    let first = Label {
+        device: 0,
+        start: 0,
+        used: vec![0; problem.pools.len()],
+        stage: 0.0,
+        worst: 0.0,
+        sum: 0.0,
+        path: Vec::new(),
+    };
+    let mut labels = search.moved(vec![first]);
+    for item in 0..problem.items.len() {
+        let taken = labels.iter().flat_map(|l| search.take(l, item)).collect();
+        labels = search.moved(taken);
+    }
+    let last = problem.stages.len().checked_sub(1)?;
+    let closed = labels.into_iter().filter(|l| l.device == last).filter_map(|l| search.close(&l));
+    let key = |l: &Label| match problem.goal {
+        Goal::Sum => (l.sum, l.worst),
+        Goal::Slowest => (l.worst, l.sum),
+    };
+    let best = closed.min_by(|a, b| {
+        let (a, b) = (key(a), key(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    })?;
+    Some(solution(problem, best, search.exact))
+}
+
+/// Why a device is empty in a best placement of this cost.
+#[must_use]
+pub fn why_empty(problem: &Problem<'_>, best: &Solution, device: usize) -> WhyEmpty {
+    let mut forced = problem.clone();
+    forced.must_use.push(device);
+    match solve(&forced) {
+        None => WhyEmpty::NoRoom,
+        Some(used) => WhyEmpty::Slower(used.cost(problem.goal) - best.cost(problem.goal)),
+    }
+}
+
+fn solution(problem: &Problem<'_>, best: Label, exact: bool) -> Solution {
+    let mut at = 0;
+    let ranges = (0..problem.stages.len()).map(|device| {
+        let start = at;
+        at += best.path[start..].iter().take_while(|(d, _)| *d == device).count();
+        start..at
+    });
+    Solution {
+        ranges: ranges.collect(),
+        experts_here: best.path.iter().map(|(_, here)| *here).collect(),
+        sum: best.sum,
+        slowest: best.worst,
+        used: best.used,
+        exact,
+    }
+}
+
+struct Search<'p, 'a> {
+    problem: &'p Problem<'a>,
+    exact: bool,
+}
+
+impl Search<'_, '_> {
+    /// The label with one item more on its device: its experts there or on the host.
+    fn take(&self, label: &Label, item: usize) -> Vec<Label> {
+        let problem = self.problem;
+        let what = &problem.items[item];
+        let with = |here: bool| {
+            let mut next = label.clone();
+            let stage = &problem.stages[label.device];
+            let own = if here { what.bytes + what.experts } else { what.bytes };
+            stage.pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(own));
+            if !here {
+                problem.host.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(what.experts));
+            }
+            let experts = if here { &what.experts_here } else { &what.experts_away };
+            let seconds = what.seconds[label.device] + experts.get(label.device).copied().unwrap_or(0.0);
+            let before = label.path.last().map(|&(from, _)| from).filter(|&from| from != label.device);
+            let carried = before.map_or(0.0, |from| problem.cut[from][label.device]);
+            next.stage += seconds + carried;
+            next.sum += seconds + carried;
+            next.path.push((label.device, here));
+            self.fits(&next).then_some(next)
+        };
+        let choices = if what.experts > 0 { &[true, false][..] } else { &[true][..] };
+        choices.iter().filter_map(|&here| with(here)).collect()
+    }
+
+    fn fits(&self, label: &Label) -> bool {
+        label.used.iter().zip(&self.problem.pools).all(|(used, free)| used <= free)
+    }
+
+    /// The label with its device done: the arena counted.
+    fn close(&self, label: &Label) -> Option<Label> {
+        let range = label.start..label.path.len();
+        let mut next = label.clone();
+        next.worst = next.worst.max(next.stage);
+        if range.is_empty() {
+            return (!self.problem.must_use.contains(&label.device)).then_some(next);
+        }
+        let arena = (self.problem.arena)(label.device, range);
+        let pools = &self.problem.stages[label.device].pools;
+        pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(arena));
+        self.fits(&next).then_some(next)
+    }
+
+    /// All labels, and what they become on later devices, without those that others beat.
+    fn moved(&mut self, labels: Vec<Label>) -> Vec<Label> {
+        let mut by_device: Vec<Vec<Label>> = vec![Vec::new(); self.problem.stages.len()];
+        labels.into_iter().for_each(|l| by_device[l.device].push(l));
+        for device in 0..by_device.len() {
+            let kept = self.undominated(std::mem::take(&mut by_device[device]));
+            if device + 1 < by_device.len() {
+                let next = kept.iter().filter_map(|l| self.close(l)).map(|mut l| {
+                    (l.device, l.start, l.stage) = (device + 1, l.path.len(), 0.0);
+                    l
+                });
+                by_device[device + 1].extend(next);
+            }
+            by_device[device] = kept;
+        }
+        by_device.into_iter().flatten().collect()
+    }
+
+    fn undominated(&mut self, mut labels: Vec<Label>) -> Vec<Label> {
+        labels.sort_by(|a, b| a.start.cmp(&b.start).then(a.sum.total_cmp(&b.sum)).then(a.worst.total_cmp(&b.worst)));
+        let mut kept: Vec<Label> = Vec::new();
+        for label in labels {
+            let beaten = kept.iter().rev().take_while(|k| k.start == label.start).any(|k| self.beats(k, &label));
+            if !beaten {
+                kept.push(label);
+            }
+        }
+        if kept.len() > MAX_LABELS {
+            self.exact = false;
+            kept.truncate(MAX_LABELS);
+        }
+        kept
+    }
+
+    /// Whether the first is nowhere worse. An earlier start is another arena, and the device before another cut.
+    fn beats(&self, a: &Label, b: &Label) -> bool {
+        let from = |l: &Label| l.path.last().map(|p| p.0);
+        let live = |p: usize| {
+            let of_stages = self.problem.stages[a.device..].iter().any(|s| s.pools.contains(&p));
+            of_stages || self.problem.host.contains(&p)
+        };
+        let smaller = (0..a.used.len()).filter(|&p| live(p)).all(|p| a.used[p] <= b.used[p]);
+        let faster = a.sum <= b.sum && (self.problem.goal == Goal::Sum || (a.stage <= b.stage && a.worst <= b.worst));
+        a.start == b.start && from(a) == from(b) && smaller && faster
+    }
+}

@@ -1,0 +1,229 @@
+//! Bytes and predicted times of the parts of a model.
+
+use super::speeds::{ASSUMED_LATENCY, ASSUMED_LINK, Speed};
+use super::{FitError, Request};
+use crate::engine::{Placed, Prepared};
+use crate::placement::LayerDevices;
+use crate::plan::Choices;
+use crate::plan::saved::Predicted;
+use loadmaster_graph::{Bytes, DeviceId, Tensor};
+use loadmaster_models::families::{BatchShape, Part as ModelPart};
+use loadmaster_sched::Machine;
+
+/// Seconds on one device.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Times {
+    /// Without experts.
+    pub own: f64,
+    /// Experts in its memory.
+    pub experts_here: f64,
+    /// Experts on the host.
+    pub experts_away: f64,
+}
+
+/// A layer, or the output.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Part {
+    /// Bytes of weights and KV cache, without experts.
+    pub bytes: u64,
+    /// Bytes of experts.
+    pub experts: u64,
+    /// For a token, by device.
+    pub decode: Vec<Times>,
+    /// For a micro-batch, by device.
+    pub prefill: Vec<Times>,
+    load: Load,
+    expert_load: Load,
+}
+
+/// What a part reads and computes.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Load {
+    /// Bytes for a token.
+    read: f64,
+    /// Bytes for a micro-batch.
+    read_full: f64,
+    /// Multiplications and additions of a token.
+    work: f64,
+}
+
+/// All parts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Costs {
+    /// Layers, then the output.
+    pub parts: Vec<Part>,
+    /// What the host has whatever is placed where: the token embedding, and its arena.
+    pub host_fixed: Bytes,
+    /// Bytes of one token's activations.
+    pub row_bytes: f64,
+    /// Tokens of a step.
+    pub one_tokens: u32,
+    /// Tokens of a micro-batch.
+    pub full_tokens: u32,
+}
+
+/// Seconds to carry bytes from one device to another.
+#[must_use]
+pub fn transfer(machine: &Machine, from: DeviceId, to: DeviceId, bytes: f64) -> f64 {
+    match machine.link(from, to) {
+        Some(link) => link.latency_ns as f64 * 1e-9 + bytes / (link.bandwidth.get().max(1)) as f64,
+        None => ASSUMED_LATENCY + bytes / ASSUMED_LINK,
+    }
+}
+
+fn seconds(load: Load, speed: Speed, tokens: u32) -> (f64, f64) {
+    let decode = (load.read / speed.bandwidth).max(load.work / speed.operations);
+    let full = (load.read_full / speed.bandwidth).max(load.work * f64::from(tokens) / speed.operations);
+    (decode, full)
+}
+
+impl Costs {
+    /// Of a model under some choices. Errors: those of preparing it.
+    pub fn new(request: &Request<'_>, choices: &Choices) -> Result<Self, FitError> {
+        let (model, machine) = (request.model, request.machine);
+        let settings = choices.settings(&model.params, machine, request.placer.clone())?;
+        let placed = Placed::new(model, machine, &settings)?;
+        let graph = placed.graph(BatchShape::largest(&placed.layout, settings.decode_tokens()))?;
+        let layers = model.params.layers.len();
+        let mut parts = vec![Part::default(); layers + 1];
+        let mut host_fixed = Bytes::ZERO;
+        let full_tokens = settings.largest_micro_batch();
+        let mut seen = std::collections::BTreeSet::new();
+        for weight in &graph.weights {
+            let tensor = graph.graph.tensor(weight.tensor);
+            let at = match weight.part {
+                ModelPart::Input => {
+                    if seen.insert((weight.weight, usize::MAX)) {
+                        host_fixed = host_fixed.saturating_add(padded(machine, tensor));
+                    }
+                    continue;
+                }
+                ModelPart::Layer(id) => id.index(),
+                ModelPart::Output => layers,
+            };
+            if seen.insert((weight.weight, at)) {
+                add_weight(&mut parts[at], &placed, tensor, full_tokens);
+            }
+        }
+        for cache in &graph.caches {
+            let tensor = graph.graph.tensor(cache.tensor);
+            let part = &mut parts[cache.layer.index()];
+            part.bytes += padded(machine, tensor).get();
+            let read = tensor.nbytes().get() as f64;
+            part.load.read += read;
+            part.load.read_full += read;
+            part.load.work += tensor.elements() as f64 * 2.0;
+        }
+        let prepared = host_arena(request, choices)?;
+        host_fixed = host_fixed.saturating_add(prepared);
+        let one_tokens = settings.decode_tokens();
+        let row_bytes = f64::from(model.params.embedding) * 4.0;
+        let mut costs = Self { parts, host_fixed, row_bytes, one_tokens, full_tokens };
+        costs.time(machine, request.speeds);
+        Ok(costs)
+    }
+
+    fn time(&mut self, machine: &Machine, speeds: &[Speed]) {
+        let host = machine.fallback();
+        let (tokens, row) = (self.full_tokens, self.row_bytes);
+        for part in &mut self.parts {
+            let on = |device: DeviceId| {
+                let speed = speeds[device.index()];
+                let (own, own_full) = seconds(part.load, speed, tokens);
+                let (here, here_full) = seconds(part.expert_load, speed, tokens);
+                let (away, away_full) = seconds(part.expert_load, speeds[host.index()], tokens);
+                let trip = |n: f64| {
+                    if device == host {
+                        0.0
+                    } else {
+                        transfer(machine, device, host, n * row) + transfer(machine, host, device, n * row)
+                    }
+                };
+                // A whole micro-batch may rather have its experts uploaded.
+                let upload = transfer(machine, host, device, part.experts as f64) + here_full;
+                let decode = Times { own, experts_here: here, experts_away: away + trip(1.0) };
+                let away_full = (away_full + trip(f64::from(tokens))).min(upload);
+                (decode, Times { own: own_full, experts_here: here_full, experts_away: away_full })
+            };
+            let times: Vec<(Times, Times)> = machine.devices().ids().map(on).collect();
+            (part.decode, part.prefill) = times.into_iter().unzip();
+        }
+    }
+
+    /// Seconds of each device for a micro-batch.
+    #[must_use]
+    pub fn stage_seconds(&self, machine: &Machine, layers: &LayerDevices) -> Vec<f64> {
+        let mut sums = vec![0.0; machine.devices().len()];
+        for (part, device) in self.parts.iter().zip(layers.layers.iter().chain([&layers.output])) {
+            let times = part.prefill[device.index()];
+            sums[device.index()] += times.own + times.experts_here;
+        }
+        sums
+    }
+
+    /// Predicted speed of what was prepared.
+    #[must_use]
+    pub fn predict(&self, request: &Request<'_>, choices: &Choices, prepared: &Prepared) -> Predicted {
+        let machine = request.machine;
+        let host = machine.fallback();
+        let settings = choices.settings(&request.model.params, machine, request.placer.clone());
+        let away = |i: usize| {
+            let name = format!("blk.{i}.ffn_up_exps.weight");
+            settings.as_ref().is_ok_and(|s| crate::placement::Override::find(&s.overrides, &name) == Some(host))
+        };
+        let (mut decode, mut prefill) = (0.0, vec![0.0; machine.devices().len()]);
+        let devices = prepared.layers.layers.iter().chain([&prepared.layers.output]);
+        for (i, (part, device)) in self.parts.iter().zip(devices).enumerate() {
+            let pick = |t: Times| t.own + if away(i) { t.experts_away } else { t.experts_here };
+            decode += pick(part.decode[device.index()]);
+            prefill[device.index()] += pick(part.prefill[device.index()]);
+        }
+        let moved =
+            |g: &crate::engine::GraphSummary| g.copies as f64 * ASSUMED_LATENCY + g.copied.get() as f64 / ASSUMED_LINK;
+        decode += moved(&prepared.one);
+        let micro_batches = choices.batch.min(choices.ctx).div_ceil(self.full_tokens.max(1));
+        prefill[host.index()] += moved(&prepared.full);
+        let stages: Vec<f64> = prefill.into_iter().filter(|&s| s > 0.0).collect();
+        let whole = super::pipeline::pipelined(&stages, micro_batches, choices.copies);
+        let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };
+        Predicted {
+            decode: rate(f64::from(self.one_tokens), decode),
+            prefill: rate(f64::from(micro_batches) * f64::from(self.full_tokens), whole),
+            gap: None,
+        }
+    }
+}
+
+/// The host's arena as chosen: with everything on GPUs that is what the inputs need.
+fn host_arena(request: &Request<'_>, choices: &Choices) -> Result<Bytes, FitError> {
+    let prepared = request.prepare(choices)?;
+    Ok(prepared.devices[request.machine.fallback()].compute)
+}
+
+fn add_weight(part: &mut Part, placed: &Placed<'_>, tensor: &Tensor, tokens: u32) {
+    let bytes = padded(placed.machine, tensor).get();
+    let read = tensor.nbytes().get() as f64;
+    let work = tensor.elements() as f64 * 2.0;
+    let Some(experts) = placed.model.params.experts.filter(|_| tensor.name.contains("_exps")) else {
+        part.bytes += bytes;
+        part.load.read += read;
+        part.load.read_full += read;
+        part.load.work += work;
+        return;
+    };
+    let share = f64::from(experts.used) / f64::from(experts.count.max(1));
+    let touched = 1.0 - (1.0 - share.min(1.0)).powf(f64::from(tokens));
+    part.experts += bytes;
+    part.expert_load.read += read * share;
+    part.expert_load.read_full += read * touched;
+    part.expert_load.work += work * share;
+}
+
+/// What a tensor takes in the memory that pads it most.
+fn padded(machine: &Machine, tensor: &Tensor) -> Bytes {
+    let size = |d: DeviceId| {
+        let memory = machine.compute_type(d);
+        memory.alloc_size(tensor).checked_align_up(memory.alignment).unwrap_or(Bytes::MAX)
+    };
+    machine.devices().ids().map(size).max().unwrap_or_else(|| tensor.nbytes())
+}
