@@ -4,6 +4,7 @@
 #[allow(unused_imports, reason = "`random` finds them here")]
 mod support;
 
+#[allow(dead_code, reason = "every test file uses its own part")]
 #[path = "support/random.rs"]
 mod random;
 

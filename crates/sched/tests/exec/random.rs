@@ -20,8 +20,6 @@ pub struct Maker {
     /// Activations `[32, tokens]` and `[64, tokens]`.
     live: [Vec<TensorId>; 2],
     rows: TensorId,
-    /// Extents and rows of every input.
-    pub ids: Vec<(TensorId, u64)>,
 }
 
 /// Width of an activation of a kind.
@@ -42,7 +40,6 @@ impl Maker {
             pinned: BTreeMap::new(),
             live: [Vec::new(), Vec::new()],
             rows,
-            ids: vec![(rows, CACHE)],
         }
     }
 
