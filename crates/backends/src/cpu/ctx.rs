@@ -1,6 +1,8 @@
 //! What a device keeps between nodes: threads, scratch memory, instruction set.
 
 use super::isa::Isa;
+use super::matmul::activation::Source;
+use super::ops::rope::Table;
 use super::region::Region;
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -94,7 +96,7 @@ impl ComputeCtx {
         // A panic in a kernel leaves scratch bytes behind, which nobody reads before writing them.
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let team = Team { workers: &self.workers, region: &self.region, opened: Cell::new(false) };
-        body(&mut Env { isa: self.isa, team, scratch: &mut scratch })
+        body(&mut Env { isa: self.isa, team, scratch: &mut scratch, prepared: None })
     }
 }
 
@@ -103,6 +105,8 @@ pub(crate) struct Env<'a> {
     pub(crate) isa: Isa,
     pub(crate) team: Team<'a>,
     pub(crate) scratch: &'a mut Scratch,
+    /// What `scratch.activations` holds.
+    pub(crate) prepared: Option<Source>,
 }
 
 /// An estimate of work: about a third of a nanosecond each.
@@ -203,8 +207,8 @@ pub(crate) struct Scratch {
     pub(crate) columns: Buffer,
     /// Per participant: unpacked weights, score rows.
     pub(crate) per_slot: Buffer,
-    /// Tables shared by all rows of a node.
-    pub(crate) tables: Buffer,
+    /// Angles of rotations.
+    pub(crate) rope: Table,
 }
 
 /// An address that closures may carry to other threads.

@@ -141,5 +141,49 @@ unsafe fn run(env: &mut Env<'_>, node: &NodeArgs<'_>) -> Result<(), KernelError>
         return Ok(());
     }
     // SAFETY: the same contract.
-    unsafe { kernel(env, node) }
+    let done = unsafe { kernel(env, node) };
+    if env.prepared.is_some_and(|p| p.touched_by(&node.dst)) {
+        env.prepared = None;
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::ctx::Workers;
+    use crate::cpu::tensor::{TensorMut, TensorRef};
+
+    fn row(values: &mut [f32]) -> TensorMut {
+        let bytes = 4 * values.len() as u64;
+        let data = values.as_mut_ptr().cast();
+        TensorMut { dtype: DType::F32, ne: [values.len() as u64, 1, 1, 1], nb: [4, bytes, bytes, bytes], data }
+    }
+
+    fn halves(values: &mut [u16]) -> TensorRef {
+        let bytes = 2 * values.len() as u64;
+        let data = values.as_ptr().cast();
+        TensorRef { dtype: DType::F16, ne: [values.len() as u64, 1, 1, 1], nb: [2, bytes, bytes, bytes], data }
+    }
+
+    #[test]
+    fn products_of_a_list_see_what_was_written_between_them() {
+        let ctx = ComputeCtx::new(Workers::single());
+        let (mut w, mut x, mut y, mut z) = ([0x3c00u16; 32], [1.0f32; 32], [0.0f32], [0.0f32]);
+        let (w, x, y, z) = (halves(&mut w), row(&mut x), row(&mut y), row(&mut z));
+        let pair = [Some(w), Some(x.as_ref())];
+        let twice = [2.0f32.to_bits()];
+        let nodes = [
+            NodeArgs { op: Op::MulMat, params: &[], src: &pair, dst: y },
+            NodeArgs { op: Op::Scale, params: &twice, src: &pair[1..], dst: x },
+            NodeArgs { op: Op::MulMat, params: &[], src: &pair, dst: z },
+        ];
+        let mut nodes = nodes.iter().copied();
+        // SAFETY: all tensors are valid rows of arrays that outlive the call; SCALE works in place.
+        let (first, second) = unsafe {
+            compute_many(&ctx, &mut || nodes.next()).unwrap();
+            (*y.data.cast::<f32>(), *z.data.cast::<f32>())
+        };
+        assert_eq!((first, second), (32.0, 64.0));
+    }
 }

@@ -110,6 +110,16 @@ layout!(TensorRef, *const u8);
 layout!(TensorMut, *mut u8);
 
 impl TensorRef {
+    /// Bytes from the first element to past the last; saturates.
+    pub(crate) fn span(&self) -> usize {
+        if self.ne.contains(&0) {
+            return 0;
+        }
+        let blocks = self.ne[0].div_ceil(self.dtype.block_len());
+        let steps = [blocks, self.ne[1], self.ne[2], self.ne[3]];
+        let reach = steps.iter().zip(&self.nb).map(|(n, nb)| (n - 1).saturating_mul(*nb)).fold(0, u64::saturating_add);
+        usize::try_from(reach.saturating_add(self.dtype.block_size().get())).unwrap_or(usize::MAX)
+    }
     /// Address of a row.
     ///
     /// # Safety

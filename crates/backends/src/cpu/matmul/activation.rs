@@ -7,7 +7,7 @@ use crate::cpu::ctx::{Cost, Env, Shared};
 use crate::cpu::element::{load, round_half};
 use crate::cpu::isa::{Isa, multiversion};
 use crate::cpu::quant::{absolute_maximum, bf16_to_f32, f16_to_f32, f32_to_bf16, q8_0_block, round_to_even};
-use crate::cpu::tensor::{RowAt, TensorRef, row_at};
+use crate::cpu::tensor::{RowAt, TensorMut, TensorRef, row_at};
 use loadmaster_graph::DType;
 
 /// How activations are rounded.
@@ -156,6 +156,25 @@ impl Records {
     }
 }
 
+/// What the records in scratch were made of. Products of one layer often share their activations.
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    form: Form,
+    x: TensorRef,
+}
+
+impl Source {
+    fn same(&self, other: &Self) -> bool {
+        let (a, b) = (&self.x, &other.x);
+        self.form == other.form && (a.dtype, a.ne, a.nb, a.data) == (b.dtype, b.ne, b.nb, b.data)
+    }
+    /// Whether writing `dst` may change it.
+    pub(crate) fn touched_by(&self, dst: &TensorMut) -> bool {
+        let (from, to) = (self.x.data as usize, dst.data as usize);
+        from < to.saturating_add(dst.as_ref().span()) && to < from.saturating_add(self.x.span())
+    }
+}
+
 /// Records of all rows of `x`: the rows themselves where nothing has to change, else written into scratch.
 ///
 /// # Safety
@@ -167,6 +186,13 @@ pub(crate) unsafe fn prepare(env: &mut Env<'_>, form: Form, x: &TensorRef) -> Re
     let k = x.ne[0] as usize;
     let bytes = form.record_bytes(k);
     let rows = x.rows() as usize;
+    let plane = bytes * x.ne[1] as usize;
+    let strides = [bytes, plane, plane * x.ne[2] as usize];
+    let source = Source { form, x: *x };
+    if env.prepared.is_some_and(|p| p.same(&source)) {
+        return Records { data: env.scratch.activations.bytes(bytes * rows), strides };
+    }
+    env.prepared = Some(source);
     let records = Shared(env.scratch.activations.bytes(bytes * rows));
     let floats = Shared(env.scratch.per_slot.bytes(env.team.threads() * k * 4).cast::<f32>());
     let direct = x.dtype == DType::F32 && x.packed_rows();
@@ -185,8 +211,7 @@ pub(crate) unsafe fn prepare(env: &mut Env<'_>, form: Form, x: &TensorRef) -> Re
             }
         }
     });
-    let plane = bytes * x.ne[1] as usize;
-    Records { data: records.get(), strides: [bytes, plane, plane * x.ne[2] as usize] }
+    Records { data: records.get(), strides }
 }
 
 /// A strided row, or one of another float type, as floats.
@@ -224,27 +249,36 @@ unsafe fn write_bf16_body(x: *const f32, k: usize, out: *mut f32) {
     }
 }
 
-multiversion! {
-    unsafe fn write_q8x32(x: *const f32, k: usize, record: *mut u8) = write_q8x32_body;
+/// The parts of a record in blocks of 32, to write.
+pub(crate) struct Q8x32Mut {
+    pub(crate) codes: *mut i8,
+    pub(crate) d: *mut f32,
+    pub(crate) s: *mut f32,
+    pub(crate) sum: *mut i32,
 }
-#[inline(always)]
-unsafe fn write_q8x32_body(x: *const f32, k: usize, record: *mut u8) {
+
+/// The parts of a record in blocks of 256, to write.
+pub(crate) struct Q8x256Mut {
+    pub(crate) codes: *mut i8,
+    pub(crate) d: *mut f32,
+    pub(crate) sums: *mut i16,
+}
+
+unsafe fn write_q8x32(isa: Isa, x: *const f32, k: usize, record: *mut u8) {
     let layout = Q8x32::layout(k);
     let blocks = k / 32;
-    // SAFETY: the parts lie inside the record; block b is below the number of blocks.
+    // SAFETY: the parts lie inside the record.
     unsafe {
         clear_padding(record, k, layout.at[0]);
         let [d, s, sum] = layout.at.map(|at| record.add(at));
-        for b in 0..blocks {
-            let q = q8_0_block(&x.add(b * 32).cast::<[f32; 32]>().read_unaligned());
-            let total: i32 = q.codes.iter().map(|&c| i32::from(c)).sum();
-            record.add(b * 32).cast::<[i8; 32]>().write_unaligned(q.codes);
-            d.cast::<f32>().add(b).write(f16_to_f32(round_half(q.d)));
-            s.cast::<f32>().add(b).write(f16_to_f32(round_half(q.d * total as f32)));
-            sum.cast::<i32>().add(b).write(total);
-        }
         for part in [d, s, sum] {
             clear_padding(part, blocks * 4, (blocks * 4).next_multiple_of(64));
+        }
+        let to = Q8x32Mut { codes: record.cast(), d: d.cast(), s: s.cast(), sum: sum.cast() };
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => super::avx512::quantize::write_q8x32(x, blocks, &to),
+            _ => write_q8x32_portable(isa, x, blocks, &to),
         }
     }
 }
@@ -257,24 +291,53 @@ unsafe fn clear_padding(part: *mut u8, used: usize, end: usize) {
 }
 
 multiversion! {
-    unsafe fn write_q8x256(x: *const f32, k: usize, record: *mut u8) = write_q8x256_body;
+    unsafe fn write_q8x32_portable(x: *const f32, blocks: usize, to: &Q8x32Mut) = write_q8x32_body;
 }
 #[inline(always)]
-unsafe fn write_q8x256_body(x: *const f32, k: usize, record: *mut u8) {
-    let [d, sums] = Q8x256::layout(k).at;
-    for b in 0..k / 256 {
-        // SAFETY: block b lies inside the row, its parts inside the record.
+unsafe fn write_q8x32_body(x: *const f32, blocks: usize, to: &Q8x32Mut) {
+    for b in 0..blocks {
+        // SAFETY: block b lies inside the row and the record.
         unsafe {
-            let values = x.add(b * 256).cast::<[f32; 256]>();
-            let values = values.read_unaligned();
+            let q = q8_0_block(&x.add(b * 32).cast::<[f32; 32]>().read_unaligned());
+            let total: i32 = q.codes.iter().map(|&c| i32::from(c)).sum();
+            to.codes.add(b * 32).cast::<[i8; 32]>().write_unaligned(q.codes);
+            to.d.add(b).write(f16_to_f32(round_half(q.d)));
+            to.s.add(b).write(f16_to_f32(round_half(q.d * total as f32)));
+            to.sum.add(b).write(total);
+        }
+    }
+}
+
+unsafe fn write_q8x256(isa: Isa, x: *const f32, k: usize, record: *mut u8) {
+    let [d, sums] = Q8x256::layout(k).at;
+    // SAFETY: the parts lie inside the record.
+    unsafe {
+        let to = Q8x256Mut { codes: record.cast(), d: record.add(d).cast(), sums: record.add(sums).cast() };
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => super::avx512::quantize::write_q8x256(x, k / 256, &to),
+            _ => write_q8x256_portable(isa, x, k / 256, &to),
+        }
+    }
+}
+
+multiversion! {
+    unsafe fn write_q8x256_portable(x: *const f32, blocks: usize, to: &Q8x256Mut) = write_q8x256_body;
+}
+#[inline(always)]
+unsafe fn write_q8x256_body(x: *const f32, blocks: usize, to: &Q8x256Mut) {
+    for b in 0..blocks {
+        // SAFETY: block b lies inside the row and the record.
+        unsafe {
+            let values = x.add(b * 256).cast::<[f32; 256]>().read_unaligned();
             let amax = absolute_maximum(&values);
             let factor = if amax == 0.0 { 0.0 } else { 127.0 / amax };
-            record.add(d).cast::<f32>().add(b).write(if amax == 0.0 { 0.0 } else { 1.0 / factor });
+            to.d.add(b).write(if amax == 0.0 { 0.0 } else { 1.0 / factor });
             for (g, group) in values.as_chunks::<16>().0.iter().enumerate() {
                 let codes = group.map(|v| round_to_even(v * factor) as i8);
                 let total: i16 = codes.iter().map(|&c| i16::from(c)).sum();
-                record.add(b * 256 + g * 16).cast::<[i8; 16]>().write_unaligned(codes);
-                record.add(sums).cast::<i16>().add(b * 16 + g).write(total);
+                to.codes.add(b * 256 + g * 16).cast::<[i8; 16]>().write_unaligned(codes);
+                to.sums.add(b * 16 + g).write(total);
             }
         }
     }

@@ -5,7 +5,6 @@ use crate::cpu::ctx::{Cost, Env, Shared};
 use crate::cpu::element::{Element, F16};
 use crate::cpu::error::KernelError;
 use crate::cpu::isa::multiversion;
-use crate::cpu::math::LANES;
 use crate::cpu::tensor::{NodeArgs, TensorRef};
 use loadmaster_graph::DType;
 
@@ -19,7 +18,7 @@ pub(crate) fn mode_fits(mode: u32) -> bool {
     mode == 0 || mode == 2
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Rope {
     dims: usize,
     offset: usize,
@@ -65,10 +64,10 @@ impl Rope {
     /// Cosine and sine of every pair at a position.
     ///
     /// The angle is multiplied up from pair to pair, as the reference does: its rounding shows at large positions.
-    fn angles(&self, position: i32, factors: Option<&[f32]>, cos: &mut [f32], sin: &mut [f32]) {
+    fn angles(&self, position: i32, factors: &[f32], cos: &mut [f32], sin: &mut [f32]) {
         let mut theta = position as f32;
         for (pair, (c, s)) in cos.iter_mut().zip(sin).enumerate() {
-            let (angle, magnitude) = self.yarn(theta / factors.map_or(1.0, |f| f[pair]), pair);
+            let (angle, magnitude) = self.yarn(theta / factors.get(pair).copied().unwrap_or(1.0), pair);
             *c = angle.cos() * magnitude;
             *s = angle.sin() * magnitude;
             theta *= self.theta_scale;
@@ -121,7 +120,20 @@ pub(crate) unsafe fn rope(env: &mut Env<'_>, node: &NodeArgs<'_>) -> Result<(), 
     Ok(())
 }
 
-/// For each position: cosines of all pairs, then sines.
+/// Cosines and sines of the last rotation. All layers of a model usually rotate by the same angles.
+#[derive(Default)]
+pub(crate) struct Table {
+    rope: Option<Rope>,
+    positions: Vec<i32>,
+    factors: Vec<f32>,
+    /// For each position: cosines of all pairs, then sines.
+    angles: Vec<f32>,
+}
+
+/// The table for these positions and factors, made anew only if they changed.
+///
+/// # Safety
+/// Positions and factors must be long enough.
 unsafe fn fill_table(
     env: &mut Env<'_>,
     rope: &Rope,
@@ -130,21 +142,36 @@ unsafe fn fill_table(
     positions: usize,
 ) -> Shared<f32> {
     let pairs = rope.dims / 2;
-    let table = Shared(env.scratch.tables.bytes(positions * rope.dims * 4).cast::<f32>());
-    env.team.split(positions, 1, Cost(pairs as u64 * 60), |_, range| {
+    let table = &mut env.scratch.rope;
+    // SAFETY: as above.
+    let position = |i: usize| unsafe { pos.base().cast::<i32>().add(i).read_unaligned() };
+    // SAFETY: as above.
+    let factor = |i: usize| factors.map(|f| unsafe { f.base().cast::<f32>().add(i).read_unaligned() });
+    let same = table.rope == Some(*rope)
+        && table.positions.len() == positions
+        && table.positions.iter().enumerate().all(|(i, &p)| p == position(i))
+        && table.factors.len() == factors.map_or(0, |_| pairs)
+        && table.factors.iter().enumerate().all(|(i, &f)| Some(f) == factor(i));
+    if same {
+        return Shared(table.angles.as_mut_ptr());
+    }
+    table.rope = Some(*rope);
+    table.positions.clear();
+    table.positions.extend((0..positions).map(position));
+    table.factors.clear();
+    table.factors.extend((0..pairs).filter_map(factor));
+    table.angles.resize(positions * rope.dims, 0.0);
+    let angles = Shared(table.angles.as_mut_ptr());
+    let table = &*table;
+    env.team.split(positions, 1, Cost(pairs as u64 * 20), |_, range| {
         for i in range {
-            // SAFETY: the table has room for every position; positions and factors are long enough, and F32 scratch
-            // and factors are aligned to 4.
-            unsafe {
-                let position = pos.base().cast::<i32>().add(i).read_unaligned();
-                let row = std::slice::from_raw_parts_mut(table.get().add(i * rope.dims), rope.dims);
-                let (cos, sin) = row.split_at_mut(pairs);
-                let factors = factors.map(|f| std::slice::from_raw_parts(f.base().cast::<f32>(), pairs));
-                rope.angles(position, factors, cos, sin);
-            }
+            // SAFETY: each position has a row of its own.
+            let row = unsafe { std::slice::from_raw_parts_mut(angles.get().add(i * rope.dims), rope.dims) };
+            let (cos, sin) = row.split_at_mut(pairs);
+            rope.angles(table.positions[i], &table.factors, cos, sin);
         }
     });
-    table
+    angles
 }
 
 /// Channels that are not rotated.
@@ -174,33 +201,28 @@ multiversion! {
 }
 
 #[inline(always)]
-fn rotate<T: Element>(a: T, b: T, cos: f32, sin: f32) -> (T, T) {
+fn rotate<T: Element>([a, b]: [T; 2], cos: f32, sin: f32) -> [T; 2] {
     let (a, b) = (a.to_f32(), b.to_f32());
-    (T::from_f32(a * cos - b * sin), T::from_f32(a * sin + b * cos))
+    [T::from_f32(a * cos - b * sin), T::from_f32(a * sin + b * cos)]
 }
 
 /// Pair i is (i, i + pairs).
 #[inline(always)]
 unsafe fn halves<T: Element>(x: *const u8, y: *mut u8, offset: usize, pairs: usize, angles: *const f32) {
-    // SAFETY: offset + 2 · pairs channels lie inside the row; a pair is read before it is written.
+    // SAFETY: offset + 2 · pairs channels lie inside the row; a pair is read before it is written. In place, the source
+    // is read through the result's pointer: compilers then see that no pair overlaps another.
     unsafe {
         let (x, y) = (x.cast::<T>().add(offset), y.cast::<T>().add(offset));
-        let whole = pairs / LANES * LANES;
-        for i in (0..whole).step_by(LANES) {
-            let a = x.add(i).cast::<[T; LANES]>().read_unaligned();
-            let b = x.add(i + pairs).cast::<[T; LANES]>().read_unaligned();
-            let c = angles.add(i).cast::<[f32; LANES]>().read_unaligned();
-            let s = angles.add(i + pairs).cast::<[f32; LANES]>().read_unaligned();
-            let first: [T; LANES] = std::array::from_fn(|j| rotate(a[j], b[j], c[j], s[j]).0);
-            let second: [T; LANES] = std::array::from_fn(|j| rotate(a[j], b[j], c[j], s[j]).1);
-            y.add(i).cast::<[T; LANES]>().write_unaligned(first);
-            y.add(i + pairs).cast::<[T; LANES]>().write_unaligned(second);
-        }
-        for i in whole..pairs {
-            let (a, b) = (x.add(i).read_unaligned(), x.add(i + pairs).read_unaligned());
-            let (a, b) = rotate(a, b, *angles.add(i), *angles.add(i + pairs));
+        let pair = |from: *const T, i: usize| [from.add(i).read_unaligned(), from.add(i + pairs).read_unaligned()];
+        let put = |i: usize, from: *const T| {
+            let [a, b] = rotate(pair(from, i), *angles.add(i), *angles.add(i + pairs));
             y.add(i).write_unaligned(a);
             y.add(i + pairs).write_unaligned(b);
+        };
+        if std::ptr::eq(x, y) {
+            (0..pairs).for_each(|i| put(i, y));
+        } else {
+            (0..pairs).for_each(|i| put(i, x));
         }
     }
 }
@@ -211,10 +233,13 @@ unsafe fn adjacent<T: Element>(x: *const u8, y: *mut u8, offset: usize, pairs: u
     // SAFETY: as above.
     unsafe {
         let (x, y) = (x.cast::<T>().add(offset).cast::<[T; 2]>(), y.cast::<T>().add(offset).cast::<[T; 2]>());
-        for i in 0..pairs {
-            let [a, b] = x.add(i).read_unaligned();
-            let (a, b) = rotate(a, b, *angles.add(i), *angles.add(i + pairs));
-            y.add(i).write_unaligned([a, b]);
+        let put = |i: usize, from: *const [T; 2]| {
+            y.add(i).write_unaligned(rotate(from.add(i).read_unaligned(), *angles.add(i), *angles.add(i + pairs)));
+        };
+        if std::ptr::eq(x, y) {
+            (0..pairs).for_each(|i| put(i, y));
+        } else {
+            (0..pairs).for_each(|i| put(i, x));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::cpu::ctx::{Cost, Env};
 use crate::cpu::element::{Element, F16};
 use crate::cpu::error::KernelError;
 use crate::cpu::isa::multiversion;
-use crate::cpu::math::{LANES, exp, fold_lanes, lanes, map_row};
+use crate::cpu::math::{exp, fold_lanes, lanes, map_row, zip_rows};
 use crate::cpu::tensor::{NodeArgs, TensorRef};
 use loadmaster_graph::DType;
 
@@ -55,24 +55,8 @@ multiversion! {
 /// written. y may stand on x, or on a mask of the same type.
 #[inline(always)]
 unsafe fn biased<M: Element>(x: *const f32, mask: *const u8, y: *mut f32, n: usize, scale: f32, slope: f32) {
-    let mask = mask.cast::<M>();
-    let whole = n / LANES * LANES;
-    for i in (0..whole).step_by(LANES) {
-        // SAFETY: i + 16 <= n; both operands are read before the result is written.
-        unsafe {
-            let values = x.add(i).cast::<[f32; LANES]>().read_unaligned();
-            let bias = mask.add(i).cast::<[M; LANES]>().read_unaligned();
-            let out: [f32; LANES] = std::array::from_fn(|j| masked(values[j] * scale, slope, bias[j].to_f32()));
-            y.add(i).cast::<[f32; LANES]>().write_unaligned(out);
-        }
-    }
-    for i in whole..n {
-        // SAFETY: i < n.
-        unsafe {
-            let bias = mask.add(i).read_unaligned().to_f32();
-            y.add(i).write_unaligned(masked(x.add(i).read_unaligned() * scale, slope, bias));
-        }
-    }
+    // SAFETY: the same contract.
+    unsafe { zip_rows(x, mask.cast::<M>(), y, n, |v, bias| masked(v * scale, slope, bias.to_f32())) };
 }
 
 #[inline(always)]

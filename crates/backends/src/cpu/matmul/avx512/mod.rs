@@ -10,6 +10,7 @@ mod gemm32;
 mod gemv256;
 mod gemv32;
 mod lanes;
+pub(super) mod quantize;
 mod unpack256;
 mod unpack32;
 mod values;
