@@ -278,7 +278,9 @@ unsafe fn write_q8x32(isa: Isa, x: *const f32, k: usize, record: *mut u8) {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => super::avx512::quantize::write_q8x32(x, blocks, &to),
-            _ => write_q8x32_portable(isa, x, blocks, &to),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => super::avx2::quantize::write_q8x32(x, blocks, &to),
+            _ => write_q8x32_portable(x, blocks, &to),
         }
     }
 }
@@ -290,11 +292,7 @@ unsafe fn clear_padding(part: *mut u8, used: usize, end: usize) {
     unsafe { part.add(used).write_bytes(0, end - used) };
 }
 
-multiversion! {
-    unsafe fn write_q8x32_portable(x: *const f32, blocks: usize, to: &Q8x32Mut) = write_q8x32_body;
-}
-#[inline(always)]
-unsafe fn write_q8x32_body(x: *const f32, blocks: usize, to: &Q8x32Mut) {
+unsafe fn write_q8x32_portable(x: *const f32, blocks: usize, to: &Q8x32Mut) {
     for b in 0..blocks {
         // SAFETY: block b lies inside the row and the record.
         unsafe {
@@ -316,16 +314,14 @@ unsafe fn write_q8x256(isa: Isa, x: *const f32, k: usize, record: *mut u8) {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => super::avx512::quantize::write_q8x256(x, k / 256, &to),
-            _ => write_q8x256_portable(isa, x, k / 256, &to),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => super::avx2::quantize::write_q8x256(x, k / 256, &to),
+            _ => write_q8x256_portable(x, k / 256, &to),
         }
     }
 }
 
-multiversion! {
-    unsafe fn write_q8x256_portable(x: *const f32, blocks: usize, to: &Q8x256Mut) = write_q8x256_body;
-}
-#[inline(always)]
-unsafe fn write_q8x256_body(x: *const f32, blocks: usize, to: &Q8x256Mut) {
+unsafe fn write_q8x256_portable(x: *const f32, blocks: usize, to: &Q8x256Mut) {
     for b in 0..blocks {
         // SAFETY: block b lies inside the row and the record.
         unsafe {

@@ -13,9 +13,13 @@
 
 pub(crate) mod activation;
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod portable;
 pub(crate) mod values;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use super::ctx::{Cost, Env, Shared};
 use super::error::KernelError;
@@ -69,6 +73,8 @@ pub(crate) fn rows_fn(isa: Isa, dtype: DType) -> Option<RowsFn> {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::rows_fn(dtype),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::rows_fn(dtype),
         _ => portable::rows_fn(dtype),
     }
 }

@@ -32,6 +32,8 @@ pub(crate) fn values_fn(isa: Isa, dtype: DType) -> Option<ValuesFn> {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => super::avx512::values_fn(dtype),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => super::avx2::values_fn(dtype),
         _ => portable::values_fn(dtype),
     }
 }

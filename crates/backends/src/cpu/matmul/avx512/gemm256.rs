@@ -3,9 +3,10 @@
 //! A panel holds sixteen rows: codes as `[k / 4][row][4]`; for each block, integer scales as `[16][row]`, pairs of
 //! minima as `[8][row][2]`, and the two factors of each row.
 
-use super::lanes::{Ahead, first_lanes, transpose};
+use super::lanes::{first_lanes, transpose};
 use super::unpack256::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
+use crate::cpu::matmul::x86::ahead::Ahead;
 use crate::cpu::matmul::{Column, Weights};
 use std::arch::x86_64::*;
 use std::ops::Range;

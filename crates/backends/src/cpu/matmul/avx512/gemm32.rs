@@ -2,9 +2,10 @@
 //!
 //! A panel holds sixteen rows: codes as `[k / 4][row][4]`, then scales and minima as `[block][row]`.
 
-use super::lanes::{Ahead, first_lanes, transpose};
+use super::lanes::{first_lanes, transpose};
 use super::unpack32::{Unpack32, Window};
 use crate::cpu::matmul::activation::Q8x32;
+use crate::cpu::matmul::x86::ahead::Ahead;
 use crate::cpu::matmul::{Column, Weights};
 use std::arch::x86_64::*;
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! One or two columns with blocks of 256, eight rows at a time.
 
-use super::lanes::{Ahead, whole_sums, whole_sums_256};
+use super::lanes::{whole_sums, whole_sums_256};
 use super::unpack256::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
+use crate::cpu::matmul::x86::ahead::Ahead;
 use crate::cpu::matmul::{Column, Weights};
 use std::arch::x86_64::*;
 use std::ops::Range;

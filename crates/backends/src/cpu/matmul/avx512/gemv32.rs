@@ -1,8 +1,9 @@
 //! One or two columns with blocks of 32, eight rows and two blocks at a time.
 
-use super::lanes::{Ahead, half_sums};
+use super::lanes::half_sums;
 use super::unpack32::{Unpack32, Window};
 use crate::cpu::matmul::activation::Q8x32;
+use crate::cpu::matmul::x86::ahead::Ahead;
 use crate::cpu::matmul::{Column, Weights};
 use std::arch::x86_64::*;
 use std::ops::Range;
