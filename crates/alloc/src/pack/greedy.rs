@@ -1,140 +1,121 @@
-//! Greedy placement into one chunk: an order, and for each buffer the lowest free offset or the tightest gap.
+//! Greedy placement: an order, and for each buffer a chunk and a free place in it.
 
 use super::error::PackError;
+use super::occupancy::Occupancy;
 use super::prepared::Live;
 
-/// For every buffer the ones it meets.
-pub(super) struct Neighbours {
-    starts: Vec<u32>,
-    list: Vec<u32>,
-}
-
-impl Neighbours {
-    /// All pairs that meet. O(n log n + pairs).
-    pub fn of(live: &[Live]) -> Self {
-        let mut by_birth: Vec<u32> = (0..live.len() as u32).collect();
-        by_birth.sort_unstable_by_key(|&i| live[i as usize].first);
-        let mut alive: Vec<u32> = Vec::new();
-        let mut pairs: Vec<(u32, u32)> = Vec::new();
-        let mut starts = vec![0u32; live.len() + 1];
-        for &i in &by_birth {
-            let birth = live[i as usize].first;
-            alive.retain(|&a| live[a as usize].last > birth);
-            for &a in &alive {
-                pairs.push((i, a));
-                starts[a as usize] += 1;
-            }
-            starts[i as usize] += alive.len() as u32;
-            alive.push(i);
-        }
-        Self::from_pairs(starts, &pairs)
-    }
-
-    /// `starts` holds the count of each.
-    fn from_pairs(mut starts: Vec<u32>, pairs: &[(u32, u32)]) -> Self {
-        let mut sum = 0;
-        for s in &mut starts {
-            sum += *s;
-            *s = sum;
-        }
-        let mut list = vec![0u32; sum as usize];
-        for &(a, b) in pairs {
-            starts[a as usize] -= 1;
-            list[starts[a as usize] as usize] = b;
-            starts[b as usize] -= 1;
-            list[starts[b as usize] as usize] = a;
-        }
-        Self { starts, list }
-    }
-
-    #[inline]
-    pub fn of_buffer(&self, buffer: u32) -> &[u32] {
-        let i = buffer as usize;
-        &self.list[self.starts[i] as usize..self.starts[i + 1] as usize]
-    }
-}
-
-/// Which free place a buffer takes.
+/// Which of the chunks that can hold a buffer takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Gap {
-    /// The lowest that holds it.
-    Lowest,
-    /// The smallest that holds it, the lower on a tie; past everything only if no gap does.
-    Tightest,
+pub(super) enum ChunkRule {
+    /// The first.
+    First,
+    /// The one whose end grows least, the first on a tie; a new chunk counts as an empty one.
+    LeastGrowth,
+    /// As [`Self::LeastGrowth`], but a new chunk only if no other can hold it.
+    LeastGrowthBeforeNew,
 }
 
-/// Offsets by position in `live`, and the highest end.
+impl ChunkRule {
+    /// Those worth trying.
+    pub fn of(limit: Option<u64>) -> &'static [Self] {
+        match limit {
+            None => &[Self::First],
+            Some(_) => &[Self::LeastGrowth, Self::LeastGrowthBeforeNew, Self::First],
+        }
+    }
+}
+
+/// Chunk and offset by position in the list of buffers.
 #[derive(Clone, Debug)]
-pub(super) struct Offsets {
-    pub offsets: Vec<u64>,
-    pub peak: u64,
+pub(super) struct Places {
+    pub places: Vec<(u32, u64)>,
+    /// Highest end of each chunk.
+    pub ends: Vec<u64>,
 }
 
-/// Places in the given order; fixed buffers are there from the start. O(pairs log n).
+impl Places {
+    /// The sum of the ends.
+    pub fn peak(&self) -> Option<u64> {
+        self.ends.iter().try_fold(0u64, |sum, &e| sum.checked_add(e))
+    }
+}
+
+struct Chunk {
+    end: u64,
+    length: u64,
+}
+
+/// Places all buffers in the given order; fixed ones are in the first chunk from the start. A chunk is `limit` long
+/// (`None`: there is only one, without limit), or as long as the buffer it was opened for.
 pub(super) fn place_in_order(
     live: &[Live],
-    neighbours: &Neighbours,
+    mut occupancy: impl Occupancy,
     order: &[u32],
-    gap: Gap,
-) -> Result<Offsets, PackError> {
-    const UNPLACED: u64 = u64::MAX;
-    let mut offsets: Vec<u64> = live.iter().map(|b| b.fixed.unwrap_or(UNPLACED)).collect();
-    let mut peak = live.iter().filter_map(|b| b.fixed.map(|f| f + b.size)).max().unwrap_or(0);
-    let mut taken: Vec<(u64, u64)> = Vec::new();
-    for &i in order {
-        let b = &live[i as usize];
-        if b.fixed.is_some() {
+    limit: Option<u64>,
+    rule: ChunkRule,
+) -> Result<Places, PackError> {
+    let mut places = vec![(0, 0); live.len()];
+    let length = limit.unwrap_or(u64::MAX);
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut put = |occupancy: &mut _, chunks: &mut Vec<Chunk>, position: u32, chunk: u32, offset: u64| {
+        let b = &live[position as usize];
+        let end = offset.checked_add(b.size).ok_or(PackError::OffsetOverflow { buffer: b.id })?;
+        if chunks.len() <= chunk as usize {
+            chunks.push(Chunk { end: 0, length });
+        }
+        let chunk_state = &mut chunks[chunk as usize];
+        chunk_state.end = chunk_state.end.max(end);
+        chunk_state.length = chunk_state.length.max(b.size);
+        Occupancy::take(occupancy, position, b, chunk, offset);
+        places[position as usize] = (chunk, offset);
+        Ok(())
+    };
+    for (position, b) in (0..).zip(live) {
+        if let Some(fixed) = b.fixed {
+            put(&mut occupancy, &mut chunks, position, 0, fixed)?;
+        }
+    }
+    for &position in order.iter().filter(|&&p| live[p as usize].fixed.is_none()) {
+        let b = &live[position as usize];
+        occupancy.look_at(position);
+        let (chunk, offset) = choose_chunk(b, &occupancy, &chunks, length, rule).unwrap_or((chunks.len() as u32, 0));
+        if chunk > 0 && limit.is_none() {
+            return Err(PackError::OffsetOverflow { buffer: b.id });
+        }
+        put(&mut occupancy, &mut chunks, position, chunk, offset)?;
+    }
+    Ok(Places { places, ends: chunks.iter().map(|c| c.end).collect() })
+}
+
+/// The chunk that takes `b`, and where; `None`: a new one.
+fn choose_chunk(
+    b: &Live,
+    occupancy: &impl Occupancy,
+    chunks: &[Chunk],
+    limit: u64,
+    rule: ChunkRule,
+) -> Option<(u32, u64)> {
+    let mut best: Option<(u64, u32, u64)> = None;
+    for (index, chunk) in (0u32..).zip(chunks) {
+        let Some(offset) = occupancy.offset_in(index, b) else { continue };
+        let end = offset + b.size;
+        if end > chunk.length {
             continue;
         }
-        taken.clear();
-        for &n in neighbours.of_buffer(i) {
-            let offset = offsets[n as usize];
-            if offset != UNPLACED {
-                taken.push((offset, offset + live[n as usize].size));
-            }
+        if rule == ChunkRule::First {
+            return Some((index, offset));
         }
-        taken.sort_unstable();
-        let offset = match gap {
-            Gap::Lowest => choose_lowest(b, taken.iter().copied()),
-            Gap::Tightest => choose_tightest(b, &taken),
-        };
-        let offset = offset.ok_or(PackError::OffsetOverflow { buffer: b.id })?;
-        offsets[i as usize] = offset;
-        peak = peak.max(offset + b.size);
-    }
-    Ok(Offsets { offsets, peak })
-}
-
-/// The lowest offset for `b` among the taken ranges, sorted by start; `None` if its end would overflow.
-pub(super) fn choose_lowest(b: &Live, taken: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
-    let mut floor = 0u64;
-    for (start, end) in taken {
-        if start > floor && b.end_at(floor).is_some_and(|(_, e)| e <= start) {
-            break;
+        let growth = end.saturating_sub(chunk.end);
+        if best.is_none_or(|(least, ..)| growth < least) {
+            best = Some((growth, index, offset));
         }
-        floor = floor.max(end);
     }
-    b.end_at(floor).map(|(offset, _)| offset)
-}
-
-/// The offset of the tightest gap; past everything if none holds it; `None` if its end would overflow.
-fn choose_tightest(b: &Live, taken: &[(u64, u64)]) -> Option<u64> {
-    let mut floor = 0u64;
-    let mut best: Option<(u64, u64)> = None;
-    for &(start, end) in taken {
-        if start > floor
-            && let Some((offset, own_end)) = b.end_at(floor)
-            && own_end <= start
-            && best.is_none_or(|(least, _)| start - floor < least)
-        {
-            best = Some((start - floor, offset));
-        }
-        floor = floor.max(end);
+    let (growth, index, offset) = best?;
+    // A new chunk grows by the whole buffer; growing an old one by more leaves a gap below.
+    if rule == ChunkRule::LeastGrowth && growth > b.size && b.size <= limit {
+        return None;
     }
-    match best {
-        Some((_, offset)) => Some(offset),
-        None => b.end_at(floor).map(|(offset, _)| offset),
-    }
+    Some((index, offset))
 }
 
 /// Of equally large buffers, which comes first.

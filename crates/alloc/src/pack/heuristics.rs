@@ -1,10 +1,13 @@
 //! The greedy methods in the order in which they are tried, up to the first that reaches the bound.
 
-use super::chunks::{ChunkRule, place_in_chunks};
+use super::bound::loads;
 use super::error::PackError;
-use super::greedy::{Gap, Neighbours, Tie, largest_first, place_in_order};
-use super::prepared::Prepared;
+use super::greedy::{ChunkRule, Places, Tie, largest_first, place_in_order};
+use super::neighbours::Neighbours;
+use super::occupancy::{Gap, Lists, Trees};
+use super::prepared::{Live, Prepared};
 use super::problem::Method;
+use super::skyline::{SkylineKey, skyline};
 
 /// Chunk and offset of every live buffer.
 #[derive(Clone, Debug)]
@@ -47,58 +50,75 @@ impl Best {
     }
 }
 
-/// Without a chunk limit.
-pub(super) fn one_chunk(prepared: &Prepared, bound: u64) -> Result<Found, PackError> {
+/// Fewer pairs than this are listed, whatever the number of buffers.
+const FEW_PAIRS: u64 = 1 << 20;
+/// With more neighbours than this on average, trees of spans are faster than lists.
+const MANY_NEIGHBOURS: u64 = 256;
+
+/// All methods that suit the problem, up to the first that reaches the bound.
+pub(super) fn run(prepared: &Prepared, bound: u64, limit: Option<u64>) -> Result<Found, PackError> {
     let live = &prepared.live;
-    let neighbours = Neighbours::of(live);
-    let given: Vec<u32> = (0..live.len() as u32).collect();
+    let pairs = Neighbours::count(live);
+    let listed = pairs <= FEW_PAIRS || pairs <= MANY_NEIGHBOURS * live.len() as u64;
     let mut best = Best::new(bound);
-    let attempts = [
-        (Method::LargestFirst, Gap::Lowest),
-        (Method::LargestFirstLate, Gap::Lowest),
-        (Method::BestFit, Gap::Tightest),
-        (Method::FirstFit, Gap::Lowest),
-    ];
-    for (method, gap) in attempts {
-        let order = match method {
-            Method::LargestFirst => largest_first(live, Tie::EarlierBirth),
-            Method::LargestFirstLate => largest_first(live, Tie::LaterBirth),
-            _ => given.clone(),
-        };
-        let attempt = place_in_order(live, &neighbours, &order, gap).map(|o| Found {
-            places: o.offsets.into_iter().map(|offset| (0, offset)).collect(),
-            peak: o.peak,
-            method,
-        });
-        if best.offer(attempt) {
-            break;
-        }
-    }
+    // The result of the last one tells whether the bound is reached; both outcomes end here.
+    let _reached = if listed { by_lists(prepared, limit, &mut best) } else { by_trees(prepared, limit, &mut best) };
     best.into_result()
 }
 
-/// With a chunk limit.
-pub(super) fn chunked(prepared: &Prepared, bound: u64, limit: u64) -> Result<Found, PackError> {
+fn by_lists(prepared: &Prepared, limit: Option<u64>, best: &mut Best) -> bool {
     let live = &prepared.live;
     let neighbours = Neighbours::of(live);
-    let orders = [
-        (Method::LargestFirst, largest_first(live, Tie::EarlierBirth)),
-        (Method::LargestFirstLate, largest_first(live, Tie::LaterBirth)),
-        (Method::FirstFit, (0..live.len() as u32).collect()),
-    ];
-    let rules = [ChunkRule::LeastGrowth, ChunkRule::LeastGrowthBeforeNew, ChunkRule::First];
-    let mut best = Best::new(bound);
-    for (method, order) in &orders {
-        for rule in rules {
-            let attempt = place_in_chunks(live, &neighbours, order, limit, rule).and_then(|c| {
-                // Without buffers there is nothing to overflow.
-                let peak = c.peak().ok_or_else(|| PackError::OffsetOverflow { buffer: live[0].id })?;
-                Ok(Found { places: c.places, peak, method: *method })
-            });
-            if best.offer(attempt) {
-                return best.into_result();
-            }
-        }
+    let rules = ChunkRule::of(limit);
+    let lowest = |method, order: &[u32], best: &mut Best| {
+        rules.iter().any(|&rule| {
+            let occupancy = Lists::new(live, &neighbours, Gap::Lowest);
+            best.offer(place_in_order(live, occupancy, order, limit, rule).and_then(|p| found(live, p, method)))
+        })
+    };
+    let given: Vec<u32> = (0..live.len() as u32).collect();
+    let best_fit = |best: &mut Best| {
+        let occupancy = Lists::new(live, &neighbours, Gap::Tightest);
+        let attempt = place_in_order(live, occupancy, &given, limit, ChunkRule::First);
+        best.offer(attempt.and_then(|p| found(live, p, Method::BestFit)))
+    };
+    lowest(Method::LargestFirst, &largest_first(live, Tie::EarlierBirth), best)
+        || best_fit(best)
+        || lowest(Method::FirstFit, &given, best)
+        || lowest(Method::LargestFirstLate, &largest_first(live, Tie::LaterBirth), best)
+        || (limit.is_none() && skylines(prepared, &neighbours, best))
+}
+
+fn skylines(prepared: &Prepared, neighbours: &Neighbours, best: &mut Best) -> bool {
+    let live = &prepared.live;
+    // The bound was computed from the same sums.
+    let Ok(loads) = loads(prepared) else { return false };
+    SkylineKey::ALL.into_iter().any(|key| {
+        let attempt = skyline(live, neighbours, &loads, key).map(|offsets| {
+            let peak = live.iter().zip(&offsets).map(|(b, offset)| offset + b.size).max().unwrap_or(0);
+            Found { places: offsets.into_iter().map(|offset| (0, offset)).collect(), peak, method: Method::Skyline }
+        });
+        best.offer(attempt)
+    })
+}
+
+fn by_trees(prepared: &Prepared, limit: Option<u64>, best: &mut Best) -> bool {
+    let live = &prepared.live;
+    let mut attempt = |method, order: &[u32]| {
+        ChunkRule::of(limit).iter().any(|&rule| {
+            let occupancy = Trees::new(prepared.steps.len());
+            best.offer(place_in_order(live, occupancy, order, limit, rule).and_then(|p| found(live, p, method)))
+        })
+    };
+    attempt(Method::LargestFirst, &largest_first(live, Tie::EarlierBirth))
+        || attempt(Method::LargestFirstLate, &largest_first(live, Tie::LaterBirth))
+        || attempt(Method::FirstFit, &(0..live.len() as u32).collect::<Vec<u32>>())
+}
+
+fn found(live: &[Live], p: Places, method: Method) -> Result<Found, PackError> {
+    match (p.peak(), live.first()) {
+        (Some(peak), _) => Ok(Found { places: p.places, peak, method }),
+        (None, Some(b)) => Err(PackError::OffsetOverflow { buffer: b.id }),
+        (None, None) => Ok(Found { places: Vec::new(), peak: 0, method: Method::Trivial }),
     }
-    best.into_result()
 }

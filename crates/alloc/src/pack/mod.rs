@@ -8,15 +8,18 @@
 
 mod bound;
 mod check;
-mod chunks;
 pub mod csv;
 mod error;
 mod greedy;
 mod heuristics;
+mod neighbours;
+mod occupancy;
 mod prepared;
 mod problem;
 mod search;
+mod skyline;
 mod solve;
+mod spans;
 
 pub use bound::lower_bound;
 pub use check::check;

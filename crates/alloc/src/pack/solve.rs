@@ -104,10 +104,7 @@ pub fn pack_into_until(
 }
 
 fn greedy(problem: &PackProblem, prepared: &Prepared, bound: u64) -> Result<Found, PackError> {
-    match problem.max_chunk {
-        None => heuristics::one_chunk(prepared, bound),
-        Some(limit) => heuristics::chunked(prepared, bound, limit.get()),
-    }
+    heuristics::run(prepared, bound, problem.max_chunk.map(Bytes::get))
 }
 
 /// The problem as the search takes it: one chunk, not solved yet, numbers that cannot overflow.

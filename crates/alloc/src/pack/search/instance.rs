@@ -1,6 +1,6 @@
 //! A problem in the units of the search: sizes divided by their common divisor, steps reduced to maximal cliques.
 
-use super::super::greedy::Neighbours;
+use super::super::neighbours::Neighbours;
 use super::super::prepared::Live;
 use std::ops::Range;
 
