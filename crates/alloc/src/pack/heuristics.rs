@@ -61,11 +61,15 @@ pub(super) fn run(prepared: &Prepared, bound: u64, limit: Option<u64>) -> Result
     let pairs = Neighbours::count(live);
     let listed = pairs <= FEW_PAIRS || pairs <= MANY_NEIGHBOURS * live.len() as u64;
     let mut best = Best::new(bound);
-    // The result of the last one tells whether the bound is reached; both outcomes end here.
-    let _reached = if listed { by_lists(prepared, limit, &mut best) } else { by_trees(prepared, limit, &mut best) };
+    if listed {
+        by_lists(prepared, limit, &mut best);
+    } else {
+        by_trees(prepared, limit, &mut best);
+    }
     best.into_result()
 }
 
+/// Whether the bound is reached.
 fn by_lists(prepared: &Prepared, limit: Option<u64>, best: &mut Best) -> bool {
     let live = &prepared.live;
     let neighbours = Neighbours::of(live);
@@ -102,6 +106,7 @@ fn skylines(prepared: &Prepared, neighbours: &Neighbours, best: &mut Best) -> bo
     })
 }
 
+/// Whether the bound is reached.
 fn by_trees(prepared: &Prepared, limit: Option<u64>, best: &mut Best) -> bool {
     let live = &prepared.live;
     let mut attempt = |method, order: &[u32]| {

@@ -125,3 +125,65 @@ fn choose_tightest(b: &Live, taken: impl Iterator<Item = (u64, u64)>) -> Option<
         None => b.end_at(floor).map(|(offset, _)| offset),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::greedy::{ChunkRule, Tie, largest_first, place_in_order};
+    use crate::pack::prepared::Prepared;
+    use crate::pack::problem::{PackBuffer, PackProblem};
+    use loadmaster_graph::{Align, Bytes, Step};
+
+    /// Knuth's linear congruential generator.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % n
+        }
+    }
+
+    fn random_problem(seed: u64) -> PackProblem {
+        let mut random = Random(seed);
+        let (count, steps) = (random.below(120), 1 + random.below(80));
+        let buffers = (0..count)
+            .map(|_| {
+                let (a, b) = (random.below(steps) as u32, random.below(steps) as u32);
+                let align = Align::new(1 << random.below(5)).unwrap();
+                PackBuffer::new(Bytes(1 + random.below(50)), align, Step(a.min(b))..Step(a.max(b) + 1))
+            })
+            .collect();
+        let max_chunk = (random.below(2) == 0).then(|| Bytes(20 + random.below(300)));
+        PackProblem { buffers, max_chunk }
+    }
+
+    #[test]
+    fn lists_and_trees_place_everything_at_the_same_offsets() {
+        for seed in 0..400 {
+            let problem = random_problem(seed);
+            let prepared = Prepared::new(&problem).unwrap();
+            let live = &prepared.live;
+            let neighbours = Neighbours::of(live);
+            let order = largest_first(live, Tie::LaterBirth);
+            let limit = problem.max_chunk.map(Bytes::get);
+            for &rule in ChunkRule::of(limit) {
+                let lists = Lists::new(live, &neighbours, Gap::Lowest);
+                let lists = place_in_order(live, lists, &order, limit, rule).unwrap();
+                let trees = Trees::new(prepared.steps.len());
+                let trees = place_in_order(live, trees, &order, limit, rule).unwrap();
+                assert_eq!((lists.places, lists.ends), (trees.places, trees.ends), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_counted_as_they_are_listed() {
+        for seed in 0..100 {
+            let prepared = Prepared::new(&random_problem(seed)).unwrap();
+            let neighbours = Neighbours::of(&prepared.live);
+            let listed: usize = (0..prepared.live.len() as u32).map(|i| neighbours.of_buffer(i).len()).sum();
+            assert_eq!(2 * Neighbours::count(&prepared.live), listed as u64, "seed {seed}");
+        }
+    }
+}

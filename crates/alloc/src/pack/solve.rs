@@ -51,8 +51,9 @@ pub fn pack_until(problem: &PackProblem, effort: Effort, stop: &mut dyn FnMut() 
     let prepared = Prepared::new(problem)?;
     let mut bound = bound_of(&prepared, problem.max_chunk)?;
     let mut found = greedy(problem, &prepared, bound)?;
-    let instance = searchable(problem, &prepared, &found, bound);
-    if let (Some(instance), Effort::Optimal { node_budget }) = (instance, effort) {
+    if let Effort::Optimal { node_budget } = effort
+        && let Some(instance) = searchable(problem, &prepared, &found, bound)
+    {
         let mut search = Search::new(&instance, node_budget);
         // No peak lies strictly between multiples of the unit.
         let least = search.minimise(bound.div_ceil(instance.unit), found.peak.div_ceil(instance.unit), stop);
@@ -85,8 +86,9 @@ pub fn pack_into_until(
     if found.peak <= capacity.get() {
         return Ok(FitOutcome::Fits(packing(problem, &prepared, &found, bound)));
     }
-    let instance = searchable(problem, &prepared, &found, bound);
-    if let (Some(instance), Effort::Optimal { node_budget }) = (instance, effort) {
+    if let Effort::Optimal { node_budget } = effort
+        && let Some(instance) = searchable(problem, &prepared, &found, bound)
+    {
         let mut search = Search::new(&instance, node_budget);
         match search.decide(capacity.get() / instance.unit, stop) {
             Outcome::Found(offsets) => {
@@ -107,7 +109,7 @@ fn greedy(problem: &PackProblem, prepared: &Prepared, bound: u64) -> Result<Foun
     heuristics::run(prepared, bound, problem.max_chunk.map(Bytes::get))
 }
 
-/// The problem as the search takes it: one chunk, not solved yet, numbers that cannot overflow.
+/// The problem as the search takes it: one chunk, not solved yet, neither sums nor memory out of hand.
 fn searchable(problem: &PackProblem, prepared: &Prepared, found: &Found, bound: u64) -> Option<Instance> {
     if problem.max_chunk.is_some() || found.peak <= bound {
         return None;

@@ -4,6 +4,9 @@ use super::super::neighbours::Neighbours;
 use super::super::prepared::Live;
 use std::ops::Range;
 
+/// Most pairs of items that meet, and most memberships of items in cliques.
+const MAX_PAIRS: u64 = 1 << 24;
+
 /// A buffer of the search.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Item {
@@ -47,8 +50,11 @@ pub(in super::super) struct Instance {
 }
 
 impl Instance {
-    /// `None` if sums of sizes do not stay far below 2⁶⁴.
+    /// `None` if sums of sizes do not stay far below 2⁶⁴, or more pairs meet than memory should hold.
     pub fn new(live: &[Live]) -> Option<Self> {
+        if Neighbours::count(live) > MAX_PAIRS {
+            return None;
+        }
         let mut origin: Vec<u32> = (0..live.len() as u32).collect();
         origin.sort_unstable_by_key(|&i| (live[i as usize].first, live[i as usize].last, i));
         let unit = common_unit(live);
@@ -57,6 +63,10 @@ impl Instance {
         highest_offset(&items)?;
         let neighbours = Neighbours::of(&sorted);
         reduce_to_cliques(&mut items);
+        let memberships: u64 = items.iter().map(|i| u64::from(i.last - i.first)).sum();
+        if memberships > MAX_PAIRS {
+            return None;
+        }
         let cliques = members(&items);
         let sizes = items.iter().map(|i| i.size).collect();
         Some(Self { items, sizes, origin, unit, neighbours, cliques })
