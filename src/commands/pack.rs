@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Nodes that the search may look at without a time limit: a few seconds for some hundred buffers.
 const NODE_BUDGET: u64 = 400_000;
 
-/// Find offsets for buffers with sizes and lifetimes (MiniMalloc's CSV: id,lower,upper,size[,offset][,alignment])
+/// Find offsets for buffers with sizes and lifetimes (MiniMalloc's CSV: id, lower, upper, size, and optionally offset and alignment)
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The file
