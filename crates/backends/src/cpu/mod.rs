@@ -2,7 +2,7 @@
 //!
 //! The `cpu` device and the virtual GPUs call the same [`compute`], so a node gives the same bits wherever it is placed;
 //! results depend on neither the number of threads nor the instruction set nor on how a batch was cut (see
-//! [`matmul`] for the orders of summation). Rounding follows ggml: activations to 8 bits, half or bfloat before a
+//! `matmul` for the orders of summation). Rounding follows ggml: activations to 8 bits, half or bfloat before a
 //! product with such weights, GELU through a table over halves, soft maximum in single precision.
 
 mod attention;
