@@ -50,47 +50,57 @@ impl Best {
     }
 }
 
-/// Fewer pairs than this are listed, whatever the number of buffers.
+/// Pairs that meet are listed up to this many, or this many a buffer.
 const FEW_PAIRS: u64 = 1 << 20;
-/// With more neighbours than this on average, trees of spans are faster than lists.
-const MANY_NEIGHBOURS: u64 = 256;
+const FEW_NEIGHBOURS: u64 = 256;
+/// With more neighbours than this on average, a tree finds the lowest gap faster than a list.
+const NEIGHBOURS_FOR_LISTS: u64 = 64;
 
 /// All methods that suit the problem, up to the first that reaches the bound.
 pub(super) fn run(prepared: &Prepared, bound: u64, limit: Option<u64>) -> Result<Found, PackError> {
     let live = &prepared.live;
+    if let Some(places) = live.iter().map(|b| b.fixed.map(|f| (0, f))).collect() {
+        // Fixed ends are part of the bound.
+        return Ok(Found { places, peak: bound, method: Method::Trivial });
+    }
     let pairs = Neighbours::count(live);
-    let listed = pairs <= FEW_PAIRS || pairs <= MANY_NEIGHBOURS * live.len() as u64;
+    let count = live.len() as u64;
+    let neighbours = (pairs <= FEW_PAIRS.max(FEW_NEIGHBOURS * count)).then(|| Neighbours::of(live));
+    let lists = neighbours.as_ref().filter(|_| pairs <= NEIGHBOURS_FOR_LISTS * count);
     let mut best = Best::new(bound);
-    if listed {
-        by_lists(prepared, limit, &mut best);
-    } else {
-        by_trees(prepared, limit, &mut best);
+    let reached = in_orders(prepared, lists, limit, &mut best);
+    if let Some(neighbours) = &neighbours
+        && !reached
+    {
+        let _reached = best_fit(prepared, neighbours, limit, &mut best)
+            || (limit.is_none() && skylines(prepared, neighbours, &mut best));
     }
     best.into_result()
 }
 
-/// Whether the bound is reached.
-fn by_lists(prepared: &Prepared, limit: Option<u64>, best: &mut Best) -> bool {
+/// Each buffer at the lowest offset, in several orders. Whether the bound is reached.
+fn in_orders(prepared: &Prepared, lists: Option<&Neighbours>, limit: Option<u64>, best: &mut Best) -> bool {
     let live = &prepared.live;
-    let neighbours = Neighbours::of(live);
-    let rules = ChunkRule::of(limit);
-    let lowest = |method, order: &[u32], best: &mut Best| {
-        rules.iter().any(|&rule| {
-            let occupancy = Lists::new(live, &neighbours, Gap::Lowest);
-            best.offer(place_in_order(live, occupancy, order, limit, rule).and_then(|p| found(live, p, method)))
+    let mut attempt = |method, order: &[u32]| {
+        ChunkRule::of(limit).iter().any(|&rule| {
+            let places = match lists {
+                Some(n) => place_in_order(live, Lists::new(live, n, Gap::Lowest), order, limit, rule),
+                None => place_in_order(live, Trees::new(prepared.steps.len()), order, limit, rule),
+            };
+            best.offer(places.and_then(|p| found(live, p, method)))
         })
     };
+    attempt(Method::LargestFirst, &largest_first(live, Tie::EarlierBirth))
+        || attempt(Method::LargestFirstLate, &largest_first(live, Tie::LaterBirth))
+        || attempt(Method::FirstFit, &(0..live.len() as u32).collect::<Vec<u32>>())
+}
+
+fn best_fit(prepared: &Prepared, neighbours: &Neighbours, limit: Option<u64>, best: &mut Best) -> bool {
+    let live = &prepared.live;
     let given: Vec<u32> = (0..live.len() as u32).collect();
-    let best_fit = |best: &mut Best| {
-        let occupancy = Lists::new(live, &neighbours, Gap::Tightest);
-        let attempt = place_in_order(live, occupancy, &given, limit, ChunkRule::First);
-        best.offer(attempt.and_then(|p| found(live, p, Method::BestFit)))
-    };
-    lowest(Method::LargestFirst, &largest_first(live, Tie::EarlierBirth), best)
-        || best_fit(best)
-        || lowest(Method::FirstFit, &given, best)
-        || lowest(Method::LargestFirstLate, &largest_first(live, Tie::LaterBirth), best)
-        || (limit.is_none() && skylines(prepared, &neighbours, best))
+    let lists = Lists::new(live, neighbours, Gap::Tightest);
+    let places = place_in_order(live, lists, &given, limit, ChunkRule::First);
+    best.offer(places.and_then(|p| found(live, p, Method::BestFit)))
 }
 
 fn skylines(prepared: &Prepared, neighbours: &Neighbours, best: &mut Best) -> bool {
@@ -104,20 +114,6 @@ fn skylines(prepared: &Prepared, neighbours: &Neighbours, best: &mut Best) -> bo
         });
         best.offer(attempt)
     })
-}
-
-/// Whether the bound is reached.
-fn by_trees(prepared: &Prepared, limit: Option<u64>, best: &mut Best) -> bool {
-    let live = &prepared.live;
-    let mut attempt = |method, order: &[u32]| {
-        ChunkRule::of(limit).iter().any(|&rule| {
-            let occupancy = Trees::new(prepared.steps.len());
-            best.offer(place_in_order(live, occupancy, order, limit, rule).and_then(|p| found(live, p, method)))
-        })
-    };
-    attempt(Method::LargestFirst, &largest_first(live, Tie::EarlierBirth))
-        || attempt(Method::LargestFirstLate, &largest_first(live, Tie::LaterBirth))
-        || attempt(Method::FirstFit, &(0..live.len() as u32).collect::<Vec<u32>>())
 }
 
 fn found(live: &[Live], p: Places, method: Method) -> Result<Found, PackError> {

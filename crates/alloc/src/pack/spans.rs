@@ -23,11 +23,25 @@ impl Union {
         self.ranges[from] = merged;
         self.ranges.drain(from + 1..to);
     }
+}
 
-    /// The end of a range that shares bytes with `start..end`.
-    fn blocks(&self, start: u64, end: u64) -> Option<u64> {
-        let at = self.ranges.partition_point(|&(_, e)| e <= start);
-        self.ranges.get(at).filter(|&&(s, _)| s < end).map(|&(_, e)| e)
+/// A walk over a union towards higher offsets.
+struct Walk<'u> {
+    /// The ranges not passed yet.
+    ranges: &'u [(u64, u64)],
+}
+
+impl Walk<'_> {
+    /// The end of a range that shares bytes with `start..end`. No later question starts lower.
+    fn blocks(&mut self, start: u64, end: u64) -> Option<u64> {
+        let mut step = 1;
+        while step < self.ranges.len() && self.ranges[step - 1].1 <= start {
+            self.ranges = &self.ranges[step..];
+            step *= 2;
+        }
+        let near = &self.ranges[..step.min(self.ranges.len())];
+        self.ranges = &self.ranges[near.partition_point(|&(_, e)| e <= start)..];
+        self.ranges.first().filter(|&&(s, _)| s < end).map(|&(_, e)| e)
     }
 }
 
@@ -79,26 +93,25 @@ impl Spans {
 
     /// The lowest offset at which a buffer is free during its steps; `None` if its end would overflow.
     pub fn lowest(&self, b: &Live) -> Option<u64> {
-        let unions = self.unions(b);
+        let mut walks = self.walks(b);
         let (mut offset, mut end) = b.end_at(0)?;
-        // Ends when all unions in a row leave it where it is.
-        let (mut at, mut agree) = (0, 0);
-        while agree < unions.len() {
-            match unions[at].blocks(offset, end) {
+        let mut at = 0;
+        while let Some(walk) = walks.get_mut(at) {
+            match walk.blocks(offset, end) {
                 Some(floor) => {
                     (offset, end) = b.end_at(floor)?;
-                    agree = 0;
+                    at = 0;
                 }
-                None => agree += 1,
+                None => at += 1,
             }
-            at = (at + 1) % unions.len();
         }
         Some(offset)
     }
 
-    /// Unions that hold all bytes taken at some step of a buffer, and no others.
-    fn unions(&self, b: &Live) -> Vec<&Union> {
-        let mut unions = Vec::with_capacity(4 * self.leaves.ilog2() as usize + 2);
+    /// Over unions that hold all bytes taken at some step of a buffer, and no others; those with the fewest ranges, which
+    /// lead farthest at once, first.
+    fn walks(&self, b: &Live) -> Vec<Walk<'_>> {
+        let mut unions: Vec<&Union> = Vec::with_capacity(4 * self.leaves.ilog2() as usize + 2);
         let (mut low, mut high) = (b.first as usize + self.leaves, b.last as usize + self.leaves);
         let ends = (low, high - 1);
         while low < high {
@@ -121,6 +134,7 @@ impl Spans {
             (left, right) = (left / 2, right / 2);
         }
         unions.retain(|u| !u.ranges.is_empty());
-        unions
+        unions.sort_by_key(|u| u.ranges.len());
+        unions.into_iter().map(|u| Walk { ranges: &u.ranges }).collect()
     }
 }

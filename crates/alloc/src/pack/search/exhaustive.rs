@@ -182,9 +182,7 @@ fn random_problem(seed: u64) -> PackProblem {
 
 #[test]
 fn random_problems_of_six_to_eight_buffers_are_decided_exactly() {
-    let from: u64 = std::env::var("FROM").map_or(0, |f| f.parse().unwrap());
-    let count: u64 = std::env::var("COUNT").map_or(4000, |f| f.parse().unwrap());
-    for seed in from..from + count {
+    for seed in 0..4000 {
         search_agrees(&random_problem(seed), seed);
     }
 }

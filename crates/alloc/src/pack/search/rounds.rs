@@ -74,35 +74,51 @@ impl<'a> Search<'a> {
         Outcome::Limit
     }
 
-    /// The lowest peak: aims at the bound, and between rounds bisects the gap to the best known.
+    /// The lowest peak. Every other round aims at the bound; those between bisect the gap to the best known, with longer
+    /// rounds each time the gap is closed.
     pub fn minimise(&mut self, lower_bound: u64, best: u64, stop: &mut dyn FnMut() -> bool) -> Minimum {
         let mut result = Minimum { lower_bound, offsets: None };
         let mut best = best;
-        let mut round = 1;
+        let (mut bound_round, mut gap_round) = (0, 1);
+        // Nothing below `floor` was found in this pass over the gap.
+        let mut floor = lower_bound;
         while result.lower_bound < best && self.budget > 0 && !self.stopped {
-            // Nothing below `floor` was found in this round.
-            let mut floor = result.lower_bound;
-            let mut target = floor;
-            while target < best {
-                match self.round(target, round, stop) {
-                    Outcome::Found(offsets) => {
-                        best = self.peak(&offsets);
-                        result.offsets = Some(offsets);
-                    }
-                    Outcome::Exhausted => {
-                        result.lower_bound = target + 1;
-                        floor = target + 1;
-                    }
-                    Outcome::Limit => floor = target + 1,
-                }
-                if self.budget == 0 || self.stopped {
-                    break;
-                }
-                target = floor + (best.saturating_sub(floor)) / 2;
+            bound_round += 1;
+            self.aim(result.lower_bound, bound_round, &mut best, &mut result, stop);
+            floor = floor.max(result.lower_bound + 1);
+            if floor >= best {
+                floor = result.lower_bound + 1;
+                gap_round += 1;
             }
-            round += 1;
+            let target = floor + best.saturating_sub(floor) / 2;
+            if target < best && !self.aim(target, gap_round, &mut best, &mut result, stop) {
+                floor = target + 1;
+            }
         }
         result
+    }
+
+    /// One round at a target, which is below the best known peak. Whether a packing is found.
+    fn aim(
+        &mut self,
+        target: u64,
+        round: u64,
+        best: &mut u64,
+        result: &mut Minimum,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        match self.round(target, round, stop) {
+            Outcome::Found(offsets) => {
+                *best = self.peak(&offsets);
+                result.offsets = Some(offsets);
+                true
+            }
+            Outcome::Exhausted => {
+                result.lower_bound = target + 1;
+                false
+            }
+            Outcome::Limit => false,
+        }
     }
 
     fn peak(&self, offsets: &[u64]) -> u64 {
