@@ -22,7 +22,7 @@ fn fetched(exec: &mut Executable, model: &Model, run: Run) -> Result<Vec<Vec<u8>
 #[test]
 fn runs_that_overlap_give_the_results_of_runs_one_after_another() {
     const RUNS: u64 = 9;
-    for seed in 0..30 {
+    for seed in 0..120 {
         let model = model(seed, 20);
         let expected = reference(&model, RUNS);
         let world = random_world(seed + 1000);
