@@ -88,25 +88,47 @@ unsafe fn dot<T: Element>(w: *const T, x: *const f32, k: usize) -> f32 {
     fold_lanes(acc)
 }
 
+/// Columns that share an unpacked block.
+const TILE: usize = 8;
+
+/// Two running sums of a column.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    acc: f32,
+    minima: f32,
+}
+
 unsafe fn rows32<B: Block32>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
-    let blocks = w.k / block32::LEN;
     for row in rows {
-        for column in columns {
-            // SAFETY: the contract of `RowsFn`: the row has that many blocks, the record that many parts.
-            unsafe {
-                let x = Q8x32::view(column.record, w.k);
-                let (mut acc, mut minima) = (0.0f32, 0.0f32);
-                for b in 0..blocks {
-                    let block = std::slice::from_raw_parts(w.data.add(row * w.stride + b * B::SIZE), B::SIZE);
-                    let codes = x.codes.add(b * block32::LEN).cast::<[i8; block32::LEN]>().read_unaligned();
-                    let sum = codes_dot(&B::codes(block), &codes) - i32::from(B::ZERO) * *x.sum.add(b);
-                    acc += B::scale(block) * *x.d.add(b) * sum as f32;
-                    if B::HAS_MIN {
-                        minima += B::minimum(block) * *x.s.add(b);
-                    }
+        for tile in columns.chunks(TILE) {
+            let mut sums = [Sums::default(); TILE];
+            for b in 0..w.k / block32::LEN {
+                // SAFETY: the contract of `RowsFn`: the row has that many blocks.
+                let block = unsafe { std::slice::from_raw_parts(w.data.add(row * w.stride + b * B::SIZE), B::SIZE) };
+                let codes = B::codes(block);
+                for (column, sums) in tile.iter().zip(&mut sums) {
+                    // SAFETY: the record has that many parts.
+                    unsafe { add_block32::<B>(block, &codes, &Q8x32::view(column.record, w.k), b, sums) };
                 }
-                column.dst.add(row).write_unaligned(if B::HAS_MIN { acc + minima } else { acc });
             }
+            for (column, sums) in tile.iter().zip(&sums) {
+                let value = if B::HAS_MIN { sums.acc + sums.minima } else { sums.acc };
+                // SAFETY: the result exists.
+                unsafe { column.dst.add(row).write_unaligned(value) };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_block32<B: Block32>(block: &[u8], codes: &[u8; 32], x: &Q8x32, b: usize, sums: &mut Sums) {
+    // SAFETY: block b of the record exists.
+    unsafe {
+        let inputs = x.codes.add(b * block32::LEN).cast::<[i8; block32::LEN]>().read_unaligned();
+        let sum = codes_dot(codes, &inputs) - i32::from(B::ZERO) * *x.sum.add(b);
+        sums.acc += B::scale(block) * *x.d.add(b) * sum as f32;
+        if B::HAS_MIN {
+            sums.minima += B::minimum(block) * *x.s.add(b);
         }
     }
 }
@@ -118,26 +140,44 @@ fn codes_dot(w: &[u8], x: &[i8]) -> i32 {
 }
 
 unsafe fn rows256<B: Block256>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
-    let blocks = w.k / block256::LEN;
     for row in rows {
-        for column in columns {
-            // SAFETY: the contract of `RowsFn`: the row has that many blocks, the record that many parts.
-            unsafe {
-                let x = Q8x256::view(column.record, w.k);
-                let (mut acc, mut minima) = (0.0f32, 0.0f32);
-                for b in 0..blocks {
-                    let block = std::slice::from_raw_parts(w.data.add(row * w.stride + b * B::SIZE), B::SIZE);
-                    let codes = x.codes.add(b * block256::LEN).cast::<[i8; block256::LEN]>().read_unaligned();
-                    let sums = x.sums.add(b * block256::GROUPS).cast::<[i16; block256::GROUPS]>().read_unaligned();
-                    let (scales, d) = (B::scales(block), *x.d.add(b));
-                    let (sum, min) = block_sums::<B>(&B::codes(block), &scales, &codes, &sums);
-                    acc += scales.d * d * sum as f32;
-                    if B::HAS_MIN {
-                        minima += scales.dmin * d * min as f32;
-                    }
+        for tile in columns.chunks(TILE) {
+            let mut sums = [Sums::default(); TILE];
+            for b in 0..w.k / block256::LEN {
+                // SAFETY: the contract of `RowsFn`: the row has that many blocks.
+                let block = unsafe { std::slice::from_raw_parts(w.data.add(row * w.stride + b * B::SIZE), B::SIZE) };
+                let (codes, scales) = (B::codes(block), B::scales(block));
+                for (column, sums) in tile.iter().zip(&mut sums) {
+                    // SAFETY: the record has that many parts.
+                    unsafe { add_block256::<B>(&codes, &scales, &Q8x256::view(column.record, w.k), b, sums) };
                 }
-                column.dst.add(row).write_unaligned(if B::HAS_MIN { acc - minima } else { acc });
             }
+            for (column, sums) in tile.iter().zip(&sums) {
+                let value = if B::HAS_MIN { sums.acc - sums.minima } else { sums.acc };
+                // SAFETY: the result exists.
+                unsafe { column.dst.add(row).write_unaligned(value) };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn add_block256<B: Block256>(
+    codes: &[u8; block256::LEN],
+    scales: &block256::Scales,
+    x: &Q8x256,
+    b: usize,
+    sums: &mut Sums,
+) {
+    // SAFETY: block b of the record exists.
+    unsafe {
+        let inputs = x.codes.add(b * block256::LEN).cast::<[i8; block256::LEN]>().read_unaligned();
+        let input_sums = x.sums.add(b * block256::GROUPS).cast::<[i16; block256::GROUPS]>().read_unaligned();
+        let d = *x.d.add(b);
+        let (sum, min) = block_sums::<B>(codes, scales, &inputs, &input_sums);
+        sums.acc += scales.d * d * sum as f32;
+        if B::HAS_MIN {
+            sums.minima += scales.dmin * d * min as f32;
         }
     }
 }

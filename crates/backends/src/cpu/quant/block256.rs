@@ -57,10 +57,27 @@ pub(crate) struct Q6K;
 #[derive(Clone, Copy)]
 pub(crate) struct Iq4Xs;
 
-/// Two bits of element `i`: each 32 bytes hold 128 elements, the first 32 in the lowest bits.
+/// Two bits of each element: 32 bytes hold 128 elements, the first 32 in the lowest bits.
 #[inline(always)]
-fn two_bits(packed: &[u8], i: usize) -> u8 {
-    packed[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
+fn two_bits(packed: &[u8]) -> [u8; LEN] {
+    let mut codes = [0; LEN];
+    for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let bytes = &packed[part / 4 * 32..][..32];
+        for (code, byte) in codes.iter_mut().zip(bytes) {
+            *code = byte >> (part % 4 * 2) & 3;
+        }
+    }
+    codes
+}
+
+/// Adds a bit to each code: bit n of 32 bytes belongs to the n-th 32 elements, and becomes bit `to`.
+#[inline(always)]
+fn add_bit(codes: &mut [u8; LEN], packed: &[u8], to: u32) {
+    for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (code, byte) in codes.iter_mut().zip(&packed[..32]) {
+            *code |= (byte >> part & 1) << to;
+        }
+    }
 }
 
 impl Block256 for Q2K {
@@ -71,7 +88,7 @@ impl Block256 for Q2K {
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {
-        std::array::from_fn(|i| two_bits(&block[16..80], i))
+        two_bits(&block[16..80])
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> Scales {
@@ -92,7 +109,9 @@ impl Block256 for Q3K {
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {
-        std::array::from_fn(|i| two_bits(&block[32..96], i) | (block[i % 32] >> (i / 32) & 1) << 2)
+        let mut codes = two_bits(&block[32..96]);
+        add_bit(&mut codes, block, 2);
+        codes
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> Scales {
@@ -130,10 +149,17 @@ fn k4_scales(block: &[u8]) -> Scales {
     }
 }
 
-/// Nibble of element `i`: each 32 bytes hold 64 elements, the first 32 in the low nibbles.
+/// Nibbles: each 32 bytes hold 64 elements, the first 32 in the low ones.
 #[inline(always)]
-fn k4_nibble(packed: &[u8], i: usize) -> u8 {
-    packed[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15
+fn k4_nibbles(packed: &[u8]) -> [u8; LEN] {
+    let mut codes = [0; LEN];
+    for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let bytes = &packed[part / 2 * 32..][..32];
+        for (code, byte) in codes.iter_mut().zip(bytes) {
+            *code = byte >> (part % 2 * 4) & 15;
+        }
+    }
+    codes
 }
 
 impl Block256 for Q4K {
@@ -144,7 +170,7 @@ impl Block256 for Q4K {
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {
-        std::array::from_fn(|i| k4_nibble(&block[16..], i))
+        k4_nibbles(&block[16..])
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> Scales {
@@ -160,7 +186,9 @@ impl Block256 for Q5K {
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {
-        std::array::from_fn(|i| k4_nibble(&block[48..], i) | (block[16 + i % 32] >> (i / 32) & 1) << 4)
+        let mut codes = k4_nibbles(&block[48..]);
+        add_bit(&mut codes, &block[16..48], 4);
+        codes
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> Scales {
@@ -176,12 +204,16 @@ impl Block256 for Q6K {
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {
-        std::array::from_fn(|i| {
-            let (half, j) = (i / 128, i % 128);
-            let low = block[half * 64 + j % 64] >> (j / 64 * 4) & 15;
-            let high = block[128 + half * 32 + j % 32] >> (j / 32 * 2) & 3;
-            low | high << 4
-        })
+        let mut codes = [0; LEN];
+        for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (half, quarter) = (part / 4, part % 4);
+            let low = &block[half * 64 + quarter % 2 * 32..][..32];
+            let high = &block[128 + half * 32..][..32];
+            for (code, (low, high)) in codes.iter_mut().zip(low.iter().zip(high)) {
+                *code = low >> (quarter / 2 * 4) & 15 | (high >> (quarter * 2) & 3) << 4;
+            }
+        }
+        codes
     }
     #[inline(always)]
     fn scales(block: &[u8]) -> Scales {
