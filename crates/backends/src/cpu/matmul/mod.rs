@@ -11,7 +11,10 @@
 //! - blocks of 32: exact integer sums within a block, `acc += (dw · da) · sum` block after block;
 //! - blocks of 256: the same with the integer scales inside the exact sum, minima apart.
 
-#![allow(clippy::needless_range_loop, reason = "rows, columns and lanes are indexed together in register tiles")]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "register tiles index several arrays together, and closures may not be inlined into target features"
+)]
 
 pub(crate) mod activation;
 #[cfg(target_arch = "x86_64")]

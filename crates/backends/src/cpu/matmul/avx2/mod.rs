@@ -3,10 +3,6 @@
 //! One to three columns are multiplied straight from the blocks, four rows at a time; for more columns eight rows are
 //! unpacked once into a panel whose vectors hold four consecutive codes of each row.
 
-// Loops of a tile run over several arrays at once; iterators would hide that, and closures may not be inlined into
-// functions with target features.
-#![allow(clippy::needless_range_loop)]
-
 mod float;
 mod gemm256;
 mod gemm32;

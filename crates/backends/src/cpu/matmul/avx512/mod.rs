@@ -4,10 +4,6 @@
 //! unpacked once into a panel whose vectors hold four consecutive codes of each row, so that a lane is a row and block
 //! sums need no horizontal additions.
 
-// Loops of a tile run over several arrays at once; iterators would hide that, and closures may not be inlined into
-// functions with target features.
-#![allow(clippy::needless_range_loop)]
-
 mod float;
 mod gemm256;
 mod gemm32;
