@@ -123,11 +123,18 @@ fn ladders(request: &Request<'_>, now: &Choices) -> Vec<Vec<Change>> {
     kinds
 }
 
+/// The longest context that is tried: what the model was trained for, or what was asked for if that is more.
+#[must_use]
+pub fn longest_tried(request: &Request<'_>, choices: &Choices) -> u32 {
+    let most = request.model.params.trained_context.max(choices.ctx).max(CONTEXT_BLOCK);
+    most / CONTEXT_BLOCK * CONTEXT_BLOCK
+}
+
 /// The longest context, in whole blocks and up to what the model was trained for, that fits with all else as chosen.
 /// One block more does not fit, unless it is the longest that was tried. `None`: not even one block.
 #[must_use]
 pub fn longest_context(request: &Request<'_>, choices: &Choices) -> Option<u32> {
-    let most = request.model.params.trained_context.max(choices.ctx).max(CONTEXT_BLOCK) / CONTEXT_BLOCK;
+    let most = longest_tried(request, choices) / CONTEXT_BLOCK;
     let fits = |blocks: u32| fits(request, &Choices { ctx: blocks * CONTEXT_BLOCK, ..choices.clone() });
     if !fits(1) {
         return None;

@@ -28,13 +28,15 @@ pub struct Told {
     pub relaxations: Vec<Relaxation>,
     /// The longest context, unless it was not asked for: `None` inside if there is none.
     pub longest: Option<Option<u32>>,
+    /// The longest that was tried.
+    pub longest_tried: u32,
 }
 
 /// Runs the command: 0 it fits, 1 it does not, 2 what was asked for makes no sense or cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.model.as_deref().filter(|p| is_plan(p)) {
         let plan = SavedPlan::read(path)?;
-        return tell(args, &Told { plan, empty: Vec::new(), relaxations: Vec::new(), longest: None });
+        return tell(args, &Told { plan, empty: Vec::new(), relaxations: Vec::new(), longest: None, longest_tried: 0 });
     }
     let model = match &args.model {
         Some(path) => Model::open(path)?,
@@ -62,7 +64,7 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     base.check()?;
     let chosen = if args.chooses(request.machine) { fit(args, request, &base)? } else { None };
     let (choices, prepared, gap, empty) = match chosen {
-        Some(f) => (f.choices, f.prepared, Some(f.gap), f.empty),
+        Some(f) => (f.choices, f.prepared, f.gap, f.empty),
         None => {
             let prepared = request.prepare(&base)?;
             (base.clone(), prepared, None, Vec::new())
@@ -74,7 +76,8 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     plan.predicted = Some(predicted);
     let relaxations = if plan.fits { Vec::new() } else { advice::relaxations(request, &choices)? };
     let longest = (!args.no_longest).then(|| advice::longest_context(request, &choices));
-    Ok(Told { plan, empty, relaxations, longest })
+    let longest_tried = advice::longest_tried(request, &choices);
+    Ok(Told { plan, empty, relaxations, longest, longest_tried })
 }
 
 /// The chosen placement; `None` if none fits, which the plan of the given options then explains.

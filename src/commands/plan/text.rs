@@ -109,7 +109,10 @@ fn verdict(told: &Told) -> String {
     match told.longest {
         None => {}
         Some(None) => out += &format!("not even a context of {CONTEXT_BLOCK} fits\n"),
-        Some(Some(n)) => out += &format!("longest context that fits: {n} (in blocks of {CONTEXT_BLOCK})\n"),
+        Some(Some(n)) if n >= told.longest_tried => {
+            out += &format!("the longest context that was tried fits: {n}, what the model was trained for\n");
+        }
+        Some(Some(n)) => out += &format!("longest context that fits: {n}; {} does not\n", n + CONTEXT_BLOCK),
     }
     out
 }

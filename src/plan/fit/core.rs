@@ -112,7 +112,7 @@ struct Label {
     path: Vec<(usize, bool)>,
 }
 
-/// The best placement; `None` if nothing fits. O(items² · devices · labels²).
+/// The best placement; `None` if nothing fits. O(items · devices · labels²).
 #[must_use]
 pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
     let mut search = Search { problem, exact: true };

@@ -71,6 +71,12 @@ pub fn transfer(machine: &Machine, from: DeviceId, to: DeviceId, bytes: f64) -> 
     }
 }
 
+/// GPUs that take such a batch although its weights are on the host.
+fn uploaders(machine: &Machine, tokens: u32) -> impl Iterator<Item = DeviceId> + '_ {
+    let takes = move |min: u64| u64::from(tokens) >= min;
+    machine.devices().iter().filter(move |(_, d)| d.offload_min_batch.is_some_and(takes)).map(|(id, _)| id)
+}
+
 fn seconds(load: Load, speed: Speed, tokens: u32) -> (f64, f64) {
     let decode = (load.read / speed.bandwidth).max(load.work / speed.operations);
     let full = (load.read_full / speed.bandwidth).max(load.work * f64::from(tokens) / speed.operations);
@@ -147,6 +153,18 @@ impl Costs {
             };
             let times: Vec<(Times, Times)> = machine.devices().ids().map(on).collect();
             (part.decode, part.prefill) = times.into_iter().unzip();
+            let uploading = uploaders(machine, tokens).map(|gpu| {
+                let upload = |bytes: u64| transfer(machine, host, gpu, bytes as f64);
+                let there = part.prefill[gpu.index()];
+                (upload(part.bytes) + there.own, upload(part.experts) + there.experts_here)
+            });
+            let fastest = uploading.min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)));
+            if let Some((own, experts)) = fastest {
+                let at_home = &mut part.prefill[host.index()];
+                at_home.own = at_home.own.min(own);
+                at_home.experts_here = at_home.experts_here.min(experts);
+                at_home.experts_away = at_home.experts_away.min(experts);
+            }
         }
     }
 
@@ -171,18 +189,23 @@ impl Costs {
             let name = format!("blk.{i}.ffn_up_exps.weight");
             settings.as_ref().is_ok_and(|s| crate::placement::Override::find(&s.overrides, &name) == Some(host))
         };
-        let (mut decode, mut prefill) = (0.0, vec![0.0; machine.devices().len()]);
+        let (mut decode, mut prefill, mut uploaded) = (0.0, vec![0.0; machine.devices().len()], 0u64);
         let devices = prepared.layers.layers.iter().chain([&prepared.layers.output]);
         for (i, (part, device)) in self.parts.iter().zip(devices).enumerate() {
             let pick = |t: Times| t.own + if away(i) { t.experts_away } else { t.experts_here };
             decode += pick(part.decode[device.index()]);
             prefill[device.index()] += pick(part.prefill[device.index()]);
+            uploaded += if *device == host { part.bytes + part.experts } else { 0 };
+            uploaded += if *device != host && away(i) { part.experts } else { 0 };
         }
         let moved =
             |g: &crate::engine::GraphSummary| g.copies as f64 * ASSUMED_LATENCY + g.copied.get() as f64 / ASSUMED_LINK;
         decode += moved(&prepared.one);
         let micro_batches = choices.batch.min(choices.ctx).div_ceil(self.full_tokens.max(1));
-        prefill[host.index()] += moved(&prepared.full);
+        // Uploads of weights are in the parts' times already.
+        let mut full = prepared.full.clone();
+        full.copied = full.copied.saturating_sub(Bytes(uploaded));
+        prefill[host.index()] += moved(&full);
         let stages: Vec<f64> = prefill.into_iter().filter(|&s| s > 0.0).collect();
         let whole = super::pipeline::pipelined(&stages, micro_batches, choices.copies);
         let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };

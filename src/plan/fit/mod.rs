@@ -55,8 +55,8 @@ pub struct Fitted {
     pub choices: Choices,
     /// What it takes.
     pub prepared: Prepared,
-    /// By how much a better one could beat it at most, as a share of its cost.
-    pub gap: f64,
+    /// By how much a better one could beat it at most, as a share of its cost; `None`: the search left something out.
+    pub gap: Option<f64>,
     /// Devices without layers, and why.
     pub empty: Vec<(DeviceId, WhyEmpty)>,
 }
@@ -118,10 +118,11 @@ impl Request<'_> {
             if !fits {
                 continue;
             }
-            let floor = |stage: usize, range: Range<usize>| known.floor(stage, &range);
+            // Arenas depend on more than their own layers, so that only nothing is less than all of them.
+            let floor = |_: usize, _: Range<usize>| 0;
             let bound = self::core::solve(&self.problem(&stages, &costs, purpose, &floor));
             let (goal, cost) = (problem.goal, solution.cost(problem.goal));
-            let gap = bound.map_or(0.0, |b| if cost > 0.0 { (1.0 - b.cost(goal) / cost).max(0.0) } else { 0.0 });
+            let gap = bound.filter(|b| b.exact && cost > 0.0).map(|b| (1.0 - b.cost(goal) / cost).max(0.0));
             let unused = (1..stages.devices.len()).filter(|&s| solution.ranges[s].is_empty());
             let empty = unused.map(|s| (stages.devices[s], self::core::why_empty(&problem, &solution, s))).collect();
             return Ok(Fitted { choices, prepared, gap, empty });
@@ -262,10 +263,5 @@ impl Arenas {
     fn guess(&self, stage: usize, range: &Range<usize>, items: usize) -> u64 {
         let exact = self.exact.get(&(stage, range.start, range.end));
         exact.or_else(|| self.like.get(&(stage, range.end == items))).copied().unwrap_or(0)
-    }
-
-    /// As planned, else nothing: less than any plan needs.
-    fn floor(&self, stage: usize, range: &Range<usize>) -> u64 {
-        self.exact.get(&(stage, range.start, range.end)).copied().unwrap_or(0)
     }
 }

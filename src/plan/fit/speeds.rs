@@ -28,7 +28,7 @@ pub struct KnownGpu {
 pub const ASSUMED_HOST: Speed = Speed { bandwidth: 60e9, operations: 0.5e12 };
 /// A GPU whose speed is not known.
 pub const ASSUMED_GPU: Speed = Speed { bandwidth: 500e9, operations: 50e12 };
-/// Bytes a second of a link that the machine does not tell: PCIe 4.0 with 16 lanes, as measured through pinned memory.
+/// Bytes a second of a link that the machine does not tell: an assumption, four fifths of PCIe 4.0 with 16 lanes.
 pub const ASSUMED_LINK: f64 = 25e9;
 /// Seconds before the first byte arrives.
 pub const ASSUMED_LATENCY: f64 = 10e-6;
@@ -38,7 +38,8 @@ const fn gpu(name: &'static str, gib: u64, gb_per_s: f64, tflops: f64, source: &
     KnownGpu { name, memory: Bytes::gib(gib), speed, source }
 }
 
-/// Memory in GiB, GB/s and dense FP16 tensor TFLOP/s (FP32 accumulation), as the makers' data sheets give them.
+/// Memory in GiB, GB/s and dense FP16 tensor TFLOP/s (FP32 accumulation), rounded from the makers' documents that each
+/// entry names. Peaks, not measurements: real kernels reach less.
 pub const KNOWN_GPUS: &[KnownGpu] = &[
     gpu("rtx3060", 12, 360.0, 25.0, "NVIDIA product page RTX 3060"),
     gpu("rtx3090", 24, 936.0, 71.0, "NVIDIA Ampere GA102 white paper"),
