@@ -101,13 +101,16 @@ fn attention(c: &mut Criterion) {
     group.finish();
 }
 
+/// Operation, parameters, sources.
+type Case<'a> = (Op, &'a [u32], &'a [Option<&'a OwnedTensor>]);
+
 fn rows(c: &mut Criterion) {
     let mut group = group(c, "rows");
     let ne = [4096, 64, 1, 1];
     let x = tensor(DType::F32, ne);
     let mut out = OwnedTensor::zeros(DType::F32, ne).expect("sizes agree");
     let (eps, scale) = ([1e-5f32.to_bits()], [0.5f32.to_bits()]);
-    let cases: [(Op, &[u32], &[Option<&OwnedTensor>]); 5] = [
+    let cases: [Case<'_>; 5] = [
         (Op::RmsNorm, &eps, &[Some(&x)]),
         (Op::SoftMax, &scale, &[Some(&x)]),
         (Op::Swiglu, &[], &[Some(&x), Some(&x)]),

@@ -8,19 +8,33 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// Two best logits closer than this: a correct implementation may choose the other.
+const NEAR_TIE: f64 = 0.1;
+
+/// Deviations that are known and not yet explained away: model, case, token, and what we choose there.
 ///
 /// Activations are rounded to 8 bits, so that a difference in the last bit of a sum now and then becomes one of half a
-/// percent, and layers make more of it. Equally correct variants (cache in F32, attention in one operation) differ from
-/// each other, and from the recorded logits, by 0.16 to 0.3 (root mean square of the 16 largest logits of SmolLM2).
-const NEAR_TIE: f64 = 0.2;
+/// percent, and layers make more of it. An entry that no longer happens fails the test, so that the list only shrinks.
+const KNOWN: [Deviation; 2] = [
+    // Gap 0.195.
+    Deviation { file: "smollm2", case: 1, token: 8 },
+    // Gap 0.135.
+    Deviation { file: "gemma3", case: 1, token: 5 },
+];
+
+/// One of [`KNOWN`].
+struct Deviation {
+    file: &'static str,
+    case: usize,
+    token: usize,
+}
 
 fn gap(step: &Value) -> f64 {
     let logit = |i: usize| step["top"][i][1].as_f64().expect("a logit");
     logit(0) - logit(1)
 }
 
-/// How many tokens were compared.
-fn check_case(model: &Arc<Model>, case: &Value, specs: &[&str]) -> usize {
+/// How many tokens agree before the first that does not, and the gap there; a text that agrees has no gap.
+fn agreeing(model: &Arc<Model>, case: &Value, specs: &[&str]) -> (usize, Option<f64>) {
     let tokenizer = Tokenizer::from_gguf(&model.file).expect("it has a vocabulary");
     let prompt = case["prompt"].as_str().expect("a text");
     let tokens = tokenizer.encode(prompt, Specials::Recognised, Ends::AsModelAsks).expect("it encodes");
@@ -31,26 +45,34 @@ fn check_case(model: &Arc<Model>, case: &Value, specs: &[&str]) -> usize {
     for (i, &token) in expected.iter().enumerate() {
         let found = argmax(&logits).expect("finite logits");
         if found != token {
-            let gap = gap(&case["steps"][i]);
-            assert!(gap < NEAR_TIE, "{prompt} on {specs:?}, token {i}: {found}, not {token}, which led by {gap}");
-            return i;
+            return (i, Some(gap(&case["steps"][i])));
         }
         logits = feed(&mut engine, &[token]).expect("it runs");
     }
     assert_eq!(tokenizer.decode(&expected).expect("it decodes"), case["text"].as_str().expect("a text"));
-    expected.len()
+    (expected.len(), None)
 }
 
 fn check(model: &Arc<Model>, file: &str, placements: &[&[&str]]) {
     let golden = golden_json(format!("text/{file}.json"));
     let cases = golden["cases"].as_array().expect("cases");
-    let mut compared = 0;
+    let (mut compared, mut known) = (0, 0);
     for (i, case) in cases.iter().enumerate() {
         // Placements give equal bits: one each is enough.
-        compared += check_case(model, case, placements[i % placements.len()]);
+        let specs = placements[i % placements.len()];
+        let (token, gap) = agreeing(model, case, specs);
+        compared += token;
+        if gap.is_none_or(|gap| gap < NEAR_TIE) {
+            continue;
+        }
+        let found = KNOWN.iter().find(|k| k.file == file && k.case == i && k.token == token);
+        assert!(found.is_some(), "{file}, case {i} on {specs:?}: another choice at token {token}, gap {gap:?}");
+        known += 1;
     }
+    let listed = KNOWN.iter().filter(|k| k.file == file).count();
+    assert_eq!(known, listed, "{file}: a listed deviation no longer happens, so take it off the list");
     let all: usize = cases.iter().map(|c| numbers(&c["tokens"]).len()).sum();
-    assert!(compared * 3 > all, "{file}: only {compared} of {all} tokens could be compared");
+    assert!(compared * 2 >= all, "{file}: only {compared} of {all} tokens could be compared");
 }
 
 #[test]
