@@ -37,7 +37,10 @@ pub(super) fn render(told: &Told) -> String {
         plan.copies
     );
     if let Some(speed) = &plan.predicted {
-        out += &format!("predicted from assumed speeds: {:.1} tokens/s, prompts {:.0} tokens/s", speed.decode, speed.prefill);
+        out += &format!(
+            "predicted from assumed speeds: {:.1} tokens/s, prompts {:.0} tokens/s",
+            speed.decode, speed.prefill
+        );
         out += &speed.gap.map_or(String::new(), |g| format!("; at most {:.1} % from the best placement", g * 100.0));
         out += "\n";
     }
