@@ -6,6 +6,8 @@
 pub mod clock;
 pub mod cpu;
 mod cpu_device;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 pub mod error;
 pub mod host;

@@ -1,0 +1,137 @@
+//! What a kernel is launched with: the mirror of `kernels/lm_args.h`, and where its operands are found.
+
+use crate::program::Operand;
+use loadmaster_graph::tensor::Dims;
+use loadmaster_graph::{DType, Op};
+use smallvec::SmallVec;
+
+/// Sources that a kernel takes at most.
+pub(crate) const MAX_SOURCES: usize = 6;
+
+/// `LmTensor` of `kernels/lm_args.h`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LmTensor {
+    /// Address; zero: absent. It is filled in from the launch's [`Place`]s when a program is compiled.
+    pub(crate) data: u64,
+    /// Extents, innermost first.
+    pub(crate) ne: [i64; 4],
+    /// Strides in bytes.
+    pub(crate) nb: [i64; 4],
+    /// ggml's number of the element type.
+    pub(crate) dtype: i32,
+    /// Nothing.
+    pub(crate) pad: i32,
+}
+
+/// `LmArgs` of `kernels/lm_args.h`: the one parameter of every kernel.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct LmArgs {
+    /// The result.
+    pub(crate) dst: LmTensor,
+    /// The sources.
+    pub(crate) src: [LmTensor; MAX_SOURCES],
+    /// Numbers whose meaning stands at each kernel.
+    pub(crate) f: [f32; 16],
+    /// The same.
+    pub(crate) i: [i32; 32],
+    /// The same.
+    pub(crate) l: [i64; 8],
+}
+
+const _: () = assert!(size_of::<LmTensor>() == 80 && size_of::<LmArgs>() == 816);
+
+/// Layout of an operand, without its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    /// Element type.
+    pub(crate) dtype: DType,
+    /// Extents, innermost first.
+    pub(crate) ne: Dims,
+    /// Byte strides.
+    pub(crate) nb: Dims,
+}
+
+impl From<&Operand> for Layout {
+    fn from(operand: &Operand) -> Self {
+        Self { dtype: operand.dtype, ne: operand.ne, nb: operand.nb }
+    }
+}
+
+/// A node as it is launched. Offsets and addresses do not matter here: equal views, equal launches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeView<'a> {
+    /// The operation.
+    pub(crate) op: Op,
+    /// Its raw parameter words; missing ones count as zero.
+    pub(crate) params: &'a [u32],
+    /// The sources, holes included.
+    pub(crate) src: &'a [Option<Layout>],
+    /// The result.
+    pub(crate) dst: Layout,
+}
+
+/// The GPU that a node is launched on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    /// Compute capability times ten: 80 is `sm_80`.
+    pub(crate) arch: u32,
+    /// Its multiprocessors.
+    pub(crate) multiprocessors: u32,
+    /// Bytes of shared memory that a block may ask for.
+    pub(crate) shared_bytes: u32,
+}
+
+/// What an [`LmTensor`]'s address points into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Base {
+    /// Nothing: the address is null.
+    #[default]
+    Absent,
+    /// The node's result.
+    Dst,
+    /// The node's source at this position.
+    Source(u8),
+    /// The launches' scratch memory, which is theirs alone while they run and holds anything before.
+    Scratch,
+}
+
+/// Where an [`LmTensor`] is: `offset` bytes behind the first byte of something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Place {
+    /// Behind what.
+    pub(crate) base: Base,
+    /// How far. At least 16 bytes of alignment in scratch memory are the kernels' to keep; its base has 256.
+    pub(crate) offset: u64,
+}
+
+/// One kernel with its parameter.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Launch {
+    /// File name of the source without `.cu`.
+    pub(crate) source: &'static str,
+    /// Name of the kernel.
+    pub(crate) kernel: &'static str,
+    /// Blocks.
+    pub(crate) grid: [u32; 3],
+    /// Threads of a block.
+    pub(crate) block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub(crate) shared_bytes: u32,
+    /// The parameter; `data` of its tensors is zero until a program is compiled.
+    pub(crate) args: LmArgs,
+    /// Where `args.dst` is.
+    pub(crate) dst: Place,
+    /// Where `args.src` are.
+    pub(crate) src: [Place; MAX_SOURCES],
+}
+
+/// The kernels of a node, run one after another in one stream. None: nothing is to be done.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Launches {
+    /// In order.
+    pub(crate) list: SmallVec<[Launch; 2]>,
+    /// Bytes of scratch memory that they need together.
+    pub(crate) scratch_bytes: u64,
+}
