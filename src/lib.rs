@@ -5,3 +5,4 @@ pub mod config;
 pub mod engine;
 pub mod placement;
 pub mod plan;
+pub mod serve;

@@ -1,0 +1,3 @@
+//! The service: plans, models and generation over HTTP, and a page that shows where everything lies.
+
+pub mod dashboard;
