@@ -3,7 +3,7 @@
 import { arenaPath, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { byId, datum, el, empty, fact, options, render, swatch } from "./dom.js";
-import { bytes, count, exactBytes, percent } from "./units.js";
+import { bytes, count, exactBytes, percent, roundBytes } from "./units.js";
 
 const CLASSES = [
   ["op-product", "products", /^(MUL_MAT|OUT_PROD|CONV|FLASH_ATTN)/],
@@ -24,7 +24,7 @@ let shown;
 export function setUp() {
   const host = byId("arena-chart");
   const label = "Arena: steps from left to right, addresses from the bottom up, a box for every tensor.";
-  chart = new Chart(host, { label, binary: true, x: count, y: bytes, title: (b) => b.name, facts });
+  chart = new Chart(host, { label, binary: true, x: count, y: roundBytes, title: (b) => b.name, facts });
   render(byId("arena-legend"), [...CLASSES, REST].map(([kind, name]) => swatch(kind, name)),
     swatch("bound", "lower bound"), swatch("peak", "peak step"));
   for (const id of ["arena-model", "arena-device", "arena-graph"]) byId(id).addEventListener("change", () => load());

@@ -4,9 +4,11 @@
 // them draws that picture and one frame. A box is {x0, x1, y0, y1, kind, …}; a line {axis, at, text, kind}.
 
 import { el } from "./dom.js";
-import { onAppearance, palette, ticks } from "./axes.js";
+import { onAppearance, palette } from "./axes.js";
+import * as paint from "./paint.js";
 
-const MARGIN = { top: 14, right: 10, bottom: 24, left: 76 };
+const MARGIN = { top: 16, right: 10, bottom: 24 };
+const LEFT = 62;
 /** Most that is zoomed in. */
 const DEEPEST = 2000;
 const ZOOM = 1.5;
@@ -50,7 +52,16 @@ export class Chart {
 
   get width() { return this.canvas.clientWidth; }
   get height() { return this.canvas.clientHeight; }
-  get left() { return this.width < 560 ? 62 : MARGIN.left; }
+  /** Room for what stands left of the plot. */
+  get left() {
+    const lanes = this.data.lanes?.map((lane) => this.measure(lane.text)) ?? [];
+    return lanes.length > 0 ? Math.min(Math.max(...lanes) + 14, this.width * 0.3) : LEFT;
+  }
+  measure(text) {
+    const c = this.picture.getContext("2d");
+    c.font = FONT;
+    return c.measureText(text).width;
+  }
   plot() {
     return { x: this.left, y: MARGIN.top, w: Math.max(1, this.width - this.left - MARGIN.right),
       h: Math.max(1, this.height - MARGIN.top - MARGIN.bottom) };
@@ -63,8 +74,10 @@ export class Chart {
     return { x: (v) => p.x + (v - x[0]) * sx, y: (v) => (down ? p.y + (v - y[0]) * sy : p.y + p.h - (v - y[0]) * sy), p };
   }
   rect(box, { x, y }) {
-    const [a, b] = [y(box.y0), y(box.y1)];
-    return [x(box.x0), Math.min(a, b), Math.max(1, x(box.x1) - x(box.x0)), Math.max(1, Math.abs(b - a))];
+    // Whole pixels: thousands of boxes stay crisp, and neighbours meet without a seam.
+    const [a, b] = [Math.round(y(box.y0)), Math.round(y(box.y1))];
+    const [l, r] = [Math.round(x(box.x0)), Math.round(x(box.x1))];
+    return [l, Math.min(a, b), Math.max(1, r - l), Math.max(1, Math.abs(b - a))];
   }
   at(px, py) {
     const s = this.scales();
@@ -98,97 +111,14 @@ export class Chart {
     if (this.width === 0) return;
     const [c, colour, s] = [this.prepare(this.picture), palette(this.canvas), this.scales()];
     c.font = FONT;
-    this.paintAxes(c, colour, s);
+    paint.axes(this, c, colour, s);
     c.save();
     c.beginPath();
     c.rect(s.p.x, s.p.y, s.p.w, s.p.h);
     c.clip();
-    this.paintBoxes(c, colour, s);
+    paint.boxes(this, c, colour, s);
     c.restore();
-    this.paintLines(c, colour, s);
-  }
-
-  paintAxes(c, colour, s) {
-    const { p } = s;
-    c.fillStyle = colour("plot");
-    c.fillRect(p.x, p.y, p.w, p.h);
-    c.lineWidth = 1;
-    c.strokeStyle = colour("rule");
-    c.fillStyle = colour("quiet");
-    c.textBaseline = "top";
-    c.textAlign = "center";
-    for (const v of ticks(...this.view.x, p.w / 90)) {
-      this.stroke(c, s.x(v), p.y, s.x(v), p.y + p.h);
-      c.fillText(this.options.x(v), Math.min(s.x(v), this.width - 16), p.y + p.h + 6);
-    }
-    c.textBaseline = "middle";
-    c.textAlign = "right";
-    if (this.data.lanes) return this.paintLanes(c, s, colour);
-    for (const v of ticks(...this.view.y, p.h / 44, this.options.binary)) {
-      this.stroke(c, p.x, s.y(v), p.x + p.w, s.y(v));
-      c.fillText(this.options.y(v), p.x - 6, s.y(v));
-    }
-  }
-
-  paintLanes(c, s, colour) {
-    this.data.lanes.forEach((lane, i) => {
-      this.stroke(c, s.p.x, s.y(i), s.p.x + s.p.w, s.y(i));
-      c.fillStyle = colour(lane.quiet ? "quiet" : "text");
-      c.fillText(fitted(c, lane.text, s.p.x - 8), s.p.x - 6, s.y(i + 0.5));
-    });
-  }
-
-  paintBoxes(c, colour, s) {
-    const { p } = s;
-    for (const box of this.data.boxes) {
-      const [x, y, w, h] = this.rect(box, s);
-      if (x > p.x + p.w || x + w < p.x || y > p.y + p.h || y + h < p.y) continue;
-      c.fillStyle = colour(box.kind);
-      c.fillRect(x, y, w, h);
-      if (w > 4 && h > 4) {
-        c.strokeStyle = colour("plot");
-        c.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
-      }
-      if (w > 46 && h > 13) {
-        c.fillStyle = colour("on-kind");
-        c.textAlign = "left";
-        const from = Math.max(x, p.x);
-        c.fillText(fitted(c, this.options.title(box), Math.min(x + w, p.x + p.w) - from - 8), from + 4, y + h / 2);
-      }
-    }
-  }
-
-  paintLines(c, colour, s) {
-    const { p } = s;
-    c.textBaseline = "bottom";
-    for (const line of this.data.lines) {
-      c.strokeStyle = colour(line.kind);
-      c.fillStyle = colour(line.kind);
-      c.lineWidth = 1.5;
-      c.setLineDash(line.axis === "x" ? [4, 3] : []);
-      if (line.axis === "x") {
-        const x = s.x(line.at);
-        if (x < p.x || x > p.x + p.w) continue;
-        this.stroke(c, x, p.y, x, p.y + p.h);
-        c.textAlign = x > p.x + p.w / 2 ? "right" : "left";
-        c.fillText(line.text, x, p.y - 1);
-      } else {
-        const y = s.y(line.at);
-        if (y < p.y || y > p.y + p.h) continue;
-        this.stroke(c, p.x, y, p.x + p.w, y);
-        c.textAlign = "right";
-        c.fillText(line.text, p.x + p.w - 4, y - 2);
-      }
-    }
-    c.setLineDash([]);
-    c.lineWidth = 1;
-  }
-
-  stroke(c, x0, y0, x1, y1) {
-    c.beginPath();
-    c.moveTo(Math.round(x0) + 0.5, Math.round(y0) + 0.5);
-    c.lineTo(Math.round(x1) + 0.5, Math.round(y1) + 0.5);
-    c.stroke();
+    paint.lines(this, c, colour, s);
   }
 
   /** The kept picture, and a frame around the box that is looked at. */
@@ -376,17 +306,4 @@ export class Chart {
     }
     this.moved();
   }
-}
-
-/** The text, or as much of it as fits, with an ellipsis. */
-function fitted(c, text, width) {
-  if (width < 12) return "";
-  if (c.measureText(text).width <= width) return text;
-  let [low, high] = [0, text.length];
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (c.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle;
-    else high = middle - 1;
-  }
-  return low === 0 ? "" : `${text.slice(0, low)}…`;
 }

@@ -18,7 +18,7 @@ function modelOf(model, devices) {
   const moved = layers.filter(hasChanged).length;
   return el("article", { class: "model", "data-model": model.id },
     el("header", {}, el("h3", {}, model.id), el("span", { class: "quiet" }, state.join(", ")),
-      el("span", { class: "numbers" }, moved > 0 ? `${moved} of ${layers.length} layers changed` : `${layers.length} layers, none changed`)),
+      el("span", { class: "numbers" }, moved > 0 ? `${moved} of ${layers.length} layers changed` : `${layers.length} ${layers.length === 1 ? "layer" : "layers"}, none changed`)),
     strip(layers, devices),
     el("div", { class: "scroll" }, el("table", {},
       el("thead", {}, el("tr", {}, ["layers", "device", "cause"].map((t) => el("th", { scope: "col" }, t)))),

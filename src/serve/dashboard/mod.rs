@@ -25,7 +25,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const PAGE: Asset = Asset { name: "index.html", kind: HTML, text: include_str!("index.html") };
 
 /// What the page asks for, under `/dashboard/`.
-const ASSETS: [Asset; 13] = [
+const ASSETS: [Asset; 14] = [
     Asset { name: "page.css", kind: CSS, text: include_str!("page.css") },
     Asset { name: "charts.css", kind: CSS, text: include_str!("charts.css") },
     Asset { name: "main.js", kind: SCRIPT, text: include_str!("main.js") },
@@ -34,6 +34,7 @@ const ASSETS: [Asset; 13] = [
     Asset { name: "units.js", kind: SCRIPT, text: include_str!("units.js") },
     Asset { name: "chart.js", kind: SCRIPT, text: include_str!("chart.js") },
     Asset { name: "axes.js", kind: SCRIPT, text: include_str!("axes.js") },
+    Asset { name: "paint.js", kind: SCRIPT, text: include_str!("paint.js") },
     Asset { name: "memory.js", kind: SCRIPT, text: include_str!("memory.js") },
     Asset { name: "arena.js", kind: SCRIPT, text: include_str!("arena.js") },
     Asset { name: "requests.js", kind: SCRIPT, text: include_str!("requests.js") },

@@ -19,6 +19,9 @@ export function bytes(n) {
   return `${at === 0 ? Math.round(value) : value.toFixed(2)} ${PREFIXES[at]}`;
 }
 
+/** `1.5 GiB`: for axes, where the value is round. */
+export const roundBytes = (n) => bytes(n).replace(/\.0+ /, " ");
+
 /** `1.50 GiB (1 610 612 736 B)`. */
 export const exactBytes = (n) => (known(n) && n >= 1024 ? `${bytes(n)} (${count(n)} B)` : bytes(n));
 
