@@ -4,10 +4,14 @@
 
 #ifdef LM_HOST
 #define LM_DEVICE static inline
+#define LM_UNROLL
 #define LM_DEVICE_MEMBER inline
+#define LM_DEVICE_STATIC static inline
 #else
 #define LM_DEVICE static __device__ __forceinline__
+#define LM_UNROLL _Pragma("unroll")
 #define LM_DEVICE_MEMBER __device__ __forceinline__
+#define LM_DEVICE_STATIC static __device__ __forceinline__
 #define LM_DYNAMIC_SHARED(type, name)                       \
     extern __shared__ __align__(16) unsigned char lm_raw[]; \
     type* name = reinterpret_cast<type*>(lm_raw)
@@ -167,7 +171,7 @@ template <class Op, class T> LM_DEVICE T lm_warp_fold(T value, Op op) {
     }
     return values[0];
 #else
-#pragma unroll
+    LM_UNROLL
     for (int mask = 16; mask > 0; mask >>= 1) value = op(value, __shfl_xor_sync(LM_ALL_LANES, value, mask));
     return value;
 #endif

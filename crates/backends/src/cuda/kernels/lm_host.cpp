@@ -4,7 +4,15 @@
 #include "lm_host.h"
 #include "lm_common.h"
 
+#include "activations.cu"
+#include "copy.cu"
 #include "elementwise.cu"
+#include "mul_mat_id.cu"
+#include "mul_mat_vec.cu"
+#include "norm.cu"
+#include "reduce.cu"
+#include "rope.cu"
+#include "rows.cu"
 
 #include <new>
 #include <sys/mman.h>

@@ -1,0 +1,89 @@
+// Elements into another layout or type: DUP, CPY, CONT, REPEAT, CONCAT.
+#include "lm_args.h"
+#include "lm_common.h"
+#include "lm_encode.h"
+
+struct alignas(16) LmSixteen {
+    unsigned words[4];
+};
+
+template <class T> LM_DEVICE void lm_move_one(const LmByte* from, LmByte* to) {
+    *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
+}
+
+// Moves a unit: addresses are multiples of its size for sizes 1, 2, 4, 8 and 16, else of 2.
+LM_DEVICE void lm_move(int size, const LmByte* from, LmByte* to) {
+    switch (size) {
+        case 1: return lm_move_one<unsigned char>(from, to);
+        case 2: return lm_move_one<unsigned short>(from, to);
+        case 4: return lm_move_one<unsigned>(from, to);
+        case 8: return lm_move_one<unsigned long long>(from, to);
+        case 16: return lm_move_one<LmSixteen>(from, to);
+        default:
+            for (int i = 0; i < size; i += 2) lm_move_one<unsigned short>(from + i, to + i);
+    }
+}
+
+// Units of src0 in their order into dst, which has as many. ne[0] counts units. i[0]: bytes of a unit.
+extern "C" __global__ void lm_copy_units(LmArgs a) {
+    LmLong n = lm_count(a.dst);
+    for (LmLong i = lm_first(); i < n; i += lm_step()) {
+        lm_move(a.i[0], lm_at(a.src[0], lm_index(a.src[0], i)), lm_at(a.dst, lm_index(a.dst, i)));
+    }
+}
+
+// Elements of a float type in their order into another one.
+extern "C" __global__ void lm_convert(LmArgs a) {
+    LmLong n = lm_count(a.dst);
+    for (LmLong i = lm_first(); i < n; i += lm_step()) {
+        float value = lm_load(a.src[0].type, lm_at(a.src[0], lm_index(a.src[0], i)));
+        lm_store(a.dst.type, lm_at(a.dst, lm_index(a.dst, i)), value);
+    }
+}
+
+// Rows of a float type into rows of blocks, extents equal, rows packed; a thread writes a block.
+extern "C" __global__ void lm_quantize(LmArgs a) {
+    int length = lm_block_length(a.dst.type), size = a.src[0].type == LM_F32 ? 4 : 2;
+    LmLong blocks = a.dst.ne[0] / length, n = blocks * lm_rows(a.dst);
+    for (LmLong i = lm_first(); i < n; i += lm_step()) {
+        LmIndex at = lm_split(i, blocks, a.dst.ne[1], a.dst.ne[2]);
+        LmFloats x = {lm_row_at(a.src[0], at) + at.at[0] * length * size, a.src[0].type};
+        lm_encode(a.dst.type, x, lm_at(a.dst, at));
+    }
+}
+
+// Packed rows of any readable type into F32, extents equal.
+extern "C" __global__ void lm_dequantize(LmArgs a) {
+    LmLong n = lm_count(a.dst);
+    for (LmLong i = lm_first(); i < n; i += lm_step()) {
+        LmIndex at = lm_index(a.dst, i);
+        lm_store(LM_F32, lm_at(a.dst, at), lm_read(a.src[0].type, lm_row_at(a.src[0], at), at.at[0]));
+    }
+}
+
+// dst is src0 repeated. i[0]: bytes of an element.
+extern "C" __global__ void lm_repeat(LmArgs a) {
+    LmLong n = lm_count(a.dst);
+    for (LmLong i = lm_first(); i < n; i += lm_step()) {
+        LmIndex at = lm_index(a.dst, i);
+        lm_move(a.i[0], lm_at(a.src[0], lm_wrap(a.src[0], at)), lm_at(a.dst, at));
+    }
+}
+
+// dst is src0 followed by src1 along a dimension. i[0]: bytes of an element. i[1]: the dimension.
+extern "C" __global__ void lm_concat(LmArgs a) {
+    LmLong n = lm_count(a.dst);
+    int dim = a.i[1];
+    for (LmLong i = lm_first(); i < n; i += lm_step()) {
+        LmIndex at = lm_index(a.dst, i), from = at;
+        LmLong past = 0;
+        bool second = false;
+        for (int k = 0; k < 4; k++) {
+            if (k != dim) continue;
+            second = at.at[k] >= a.src[0].ne[k];
+            past = second ? a.src[0].ne[k] : 0;
+            from.at[k] -= past;
+        }
+        lm_move(a.i[0], second ? lm_at(a.src[1], from) : lm_at(a.src[0], from), lm_at(a.dst, at));
+    }
+}
