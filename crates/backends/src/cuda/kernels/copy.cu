@@ -11,17 +11,30 @@ template <class T> LM_DEVICE void lm_move_one(const LmByte* from, LmByte* to) {
     *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
 }
 
-// Moves a unit: addresses are multiples of its size for sizes 1, 2, 4, 8 and 16, else of 2.
+// Moves a unit: addresses are multiples of its size for sizes 1, 2, 4 and 8, of 2 for other even sizes.
 LM_DEVICE void lm_move(int size, const LmByte* from, LmByte* to) {
     switch (size) {
         case 1: return lm_move_one<unsigned char>(from, to);
         case 2: return lm_move_one<unsigned short>(from, to);
         case 4: return lm_move_one<unsigned>(from, to);
         case 8: return lm_move_one<unsigned long long>(from, to);
-        case 16: return lm_move_one<LmSixteen>(from, to);
-        default:
-            for (int i = 0; i < size; i += 2) lm_move_one<unsigned short>(from + i, to + i);
+        default: break;
     }
+    if (size % 2 != 0) {
+        for (int i = 0; i < size; i++) to[i] = from[i];
+        return;
+    }
+    for (int i = 0; i < size; i += 2) lm_move_one<unsigned short>(from + i, to + i);
+}
+
+// Bytes src0 to dst; both have l[0] of them without gaps.
+extern "C" __global__ void lm_copy_bytes(LmArgs a) {
+    const LmByte* from = static_cast<const LmByte*>(a.src[0].data);
+    LmByte* to = static_cast<LmByte*>(a.dst.data);
+    bool wide = ((reinterpret_cast<unsigned long long>(from) | reinterpret_cast<unsigned long long>(to)) & 15) == 0;
+    LmLong units = wide ? a.l[0] / 16 : 0;
+    for (LmLong i = lm_first(); i < units; i += lm_step()) lm_move_one<LmSixteen>(from + 16 * i, to + 16 * i);
+    for (LmLong i = 16 * units + lm_first(); i < a.l[0]; i += lm_step()) to[i] = from[i];
 }
 
 // Units of src0 in their order into dst, which has as many. ne[0] counts units. i[0]: bytes of a unit.

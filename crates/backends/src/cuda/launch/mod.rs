@@ -1,19 +1,57 @@
-//! From a node to kernel launches.
+//! From a node to kernel launches: which kernel, how many blocks and threads, which numbers.
+//!
+//! Everything is checked here that a kernel takes for granted: extents that fit together, packed rows, words in range.
+//! Indices that stand in device memory are looked at by the kernels: one that names no row gives NaN, and nothing outside
+//! the operands is read or written.
 
+mod build;
+mod copies;
+mod elements;
+mod node;
+mod products;
+mod rows;
 pub(crate) mod sources;
+#[cfg(test)]
+mod tests;
 pub(crate) mod types;
 
 use crate::cpu;
 use crate::error::Unsupported;
 use loadmaster_alloc::InPlaceTable;
+use loadmaster_graph::{Op, OpKind};
+use node::Node;
 use types::{Launches, NodeView, Target};
 
 /// The launches of a node. A pure function of its arguments. Errors: no kernel for these types, shapes or parameters.
-pub(crate) fn launches(node: &NodeView<'_>, _target: &Target) -> Result<Launches, Unsupported> {
-    if !crate::program::computes(node.op) {
+pub(crate) fn launches(view: &NodeView<'_>, _target: &Target) -> Result<Launches, Unsupported> {
+    if !crate::program::computes(view.op) {
         return Ok(Launches::default());
     }
-    Err(Unsupported { why: format!("no CUDA kernel of {}", node.op) })
+    let node = Node::new(view)?;
+    if view.dst.elements() == 0 {
+        return Ok(Launches::default());
+    }
+    match view.op {
+        Op::Add | Op::Sub | Op::Mul | Op::Div => elements::pair(&node),
+        Op::AddId => elements::add_id(&node),
+        Op::Norm | Op::RmsNorm | Op::L2Norm => rows::norm(&node),
+        Op::Dup | Op::Cpy | Op::Cont => copies::copy(&node),
+        Op::GetRows => copies::get_rows(&node),
+        Op::SetRows => copies::set_rows(&node),
+        Op::Repeat => copies::repeat(&node),
+        Op::Concat => copies::concat(&node),
+        Op::SumRows | Op::Mean => rows::sum_rows(&node),
+        Op::Sum => rows::sum(&node),
+        Op::Argmax => rows::argmax(&node),
+        Op::Argsort => rows::argsort(&node),
+        Op::SoftMax => rows::soft_max(&node),
+        Op::Rope => rows::rope(&node),
+        Op::MulMat => products::mul_mat(&node),
+        Op::MulMatId => products::mul_mat_id(&node),
+        op if elements::is_unary(op) => elements::unary(&node),
+        op if op.kind() == OpKind::Glu => elements::glu(&node),
+        op => Err(Unsupported { why: format!("no CUDA kernel of {op}") }),
+    }
 }
 
 /// Which operands may share bytes with the result: the kernels keep the table of the CPU's.

@@ -3,9 +3,16 @@
 /// A file: its name as `#include` and [`super::types::Launch::source`] know it (sources without `.cu`), and its text.
 pub(crate) type File = (&'static str, &'static str);
 
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../kernels/", $name)))),*] };
+}
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../kernels/", $name, ".cu")))),*] };
+}
+
 /// What sources include.
-pub(crate) const HEADERS: &[File] =
-    &[("lm_args.h", include_str!("../kernels/lm_args.h")), ("lm_common.h", include_str!("../kernels/lm_common.h"))];
+pub(crate) const HEADERS: &[File] = headers!["lm_args.h", "lm_blocks.h", "lm_common.h", "lm_encode.h", "lm_product.h"];
 
 /// The sources: each becomes one module.
-pub(crate) const SOURCES: &[File] = &[("elementwise", include_str!("../kernels/elementwise.cu"))];
+pub(crate) const SOURCES: &[File] =
+    sources!["activations", "copy", "elementwise", "mul_mat_id", "mul_mat_vec", "norm", "reduce", "rope", "rows",];

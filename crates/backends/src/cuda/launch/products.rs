@@ -1,0 +1,132 @@
+//! MUL_MAT and MUL_MAT_ID.
+
+use super::build::{Build, byte_rows, scratch};
+use super::node::Node;
+use super::types::{Launch, Launches, Layout};
+use crate::error::Unsupported;
+use loadmaster_graph::DType;
+
+/// Threads of a block; each warp takes a row of weights.
+const THREADS: u32 = 128;
+const WARPS: u64 = THREADS as u64 / 32;
+/// Columns that share the weights they meet.
+const COLUMNS: u64 = 8;
+/// Most blocks along the second and third dimension of a grid.
+const MOST_BLOCKS: u64 = 65_535;
+
+/// Kernels of a weight type.
+struct Kernels {
+    one: &'static str,
+    few: &'static str,
+    by_id: &'static str,
+}
+
+/// How activations are rounded for a weight type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rounding {
+    /// To floats, by the product itself.
+    Float,
+    /// To 8 bits in blocks of 32.
+    Narrow,
+    /// To 8 bits in blocks of 256.
+    Wide,
+}
+
+macro_rules! kernels {
+    ($($dtype:ident $name:literal,)*) => {
+        fn kernels(weights: DType) -> Option<Kernels> {
+            Some(match weights {
+                $(DType::$dtype => Kernels {
+                    one: concat!("lm_mul_mat_vec1_", $name),
+                    few: concat!("lm_mul_mat_vec8_", $name),
+                    by_id: concat!("lm_mul_mat_id_", $name),
+                },)*
+                _ => return None,
+            })
+        }
+    };
+}
+kernels! {
+    F32 "f32", F16 "f16", Bf16 "bf16", Q4_0 "q4_0", Q4_1 "q4_1", Q5_0 "q5_0", Q5_1 "q5_1", Q8_0 "q8_0",
+    Iq4Nl "iq4_nl", Q2K "q2_K", Q3K "q3_K", Q4K "q4_K", Q5K "q5_K", Q6K "q6_K", Iq4Xs "iq4_xs",
+}
+
+/// The rounding for a weight type.
+pub(super) const fn rounding(weights: DType) -> Rounding {
+    match weights.block_len() {
+        1 => Rounding::Float,
+        32 => Rounding::Narrow,
+        _ => Rounding::Wide,
+    }
+}
+
+/// Records of the rows of `x` in scratch memory, and the launch that writes them.
+pub(super) fn records(x: &Layout, rounding: Rounding) -> (Layout, Launch) {
+    let k = x.ne[0];
+    let bytes = (k + k / 32 * 12).next_multiple_of(16);
+    let records = byte_rows(bytes, [x.ne[1], x.ne[2], x.ne[3]]);
+    let wide = rounding == Rounding::Wide;
+    let warps = x.elements() / if wide { 256 } else { 32 };
+    let build = Build::new("activations", "lm_activations", &records).dst_at(scratch(0)).source_at(
+        0,
+        x,
+        super::build::source(1),
+    );
+    (records, build.ints([wide.into()]).each(warps * 32).done())
+}
+
+/// The product's second source: the activations, or records of them made first.
+fn with_activations(build: Build, x: &Layout, weights: DType) -> Launches {
+    let rounding = rounding(weights);
+    if rounding == Rounding::Float {
+        return build.source(1, x).into();
+    }
+    let (records, prepare) = records(x, rounding);
+    let product = build.source_at(1, &records, scratch(0)).done();
+    Launches { list: [prepare, product].into_iter().collect(), scratch_bytes: records.elements() }
+}
+
+fn check(node: &Node<'_>, w: &Layout, x: &Layout, dst: &Layout) -> Result<(), Unsupported> {
+    node.require(w.ne[0] == x.ne[0], "rows of both sources must be equally long")?;
+    node.require(dst.ne[0] == w.ne[1], "the result must have an element for each weight row")?;
+    node.require(w.packed_rows() && dst.packed_rows(), "rows of weights and result must be packed")
+}
+
+fn grid(node: &Node<'_>, rows: u64, y: u64, z: u64) -> Result<[u32; 3], Unsupported> {
+    let x = rows.div_ceil(WARPS);
+    let fits = x <= i32::MAX as u64 && y <= MOST_BLOCKS && z <= MOST_BLOCKS;
+    node.require(fits, "there are more columns or matrices than a grid has blocks")?;
+    Ok([x as u32, y as u32, z as u32])
+}
+
+/// MUL_MAT.
+pub(super) fn mul_mat(node: &Node<'_>) -> Result<Launches, Unsupported> {
+    let (w, x, dst) = (node.src(0)?, node.src(1)?, node.dst());
+    check(node, &w, &x, &dst)?;
+    node.require(dst.ne[1..] == x.ne[1..], "the result must have a column for each row of the second source")?;
+    let repeats = |n: u64, of: u64| of != 0 && n.is_multiple_of(of);
+    node.require(repeats(x.ne[2], w.ne[2]) && repeats(x.ne[3], w.ne[3]), "the first source must repeat")?;
+    let kernels = kernels(w.dtype);
+    node.require(kernels.is_some(), "there is no product with this weight type")?;
+    let Some(kernels) = kernels else { return Ok(Launches::default()) };
+    let (kernel, columns) = if dst.ne[1] == 1 { (kernels.one, 1) } else { (kernels.few, COLUMNS) };
+    let grid = grid(node, dst.ne[0], dst.ne[1].div_ceil(columns), dst.ne[2] * dst.ne[3])?;
+    let build = Build::new("mul_mat_vec", kernel, &dst).source(0, &w).grid(grid, THREADS);
+    Ok(with_activations(build, &x, w.dtype))
+}
+
+/// MUL_MAT_ID.
+pub(super) fn mul_mat_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
+    let (w, x, ids, dst) = (node.src(0)?, node.src(1)?, node.src(2)?, node.dst());
+    check(node, &w, &x, &dst)?;
+    node.require(w.ne[3] == 1 && x.ne[3] == 1 && dst.ne[3] == 1, "the fourth extent must be 1")?;
+    node.require(dst.ne[1] == ids.ne[0] && dst.ne[2] == ids.ne[1], "there must be a result for each index")?;
+    let repeats = x.ne[1] != 0 && ids.ne[0].is_multiple_of(x.ne[1]);
+    node.require(repeats && x.ne[2] == ids.ne[1], "activations must repeat over the indices")?;
+    let kernels = kernels(w.dtype);
+    node.require(kernels.is_some(), "there is no product with this weight type")?;
+    let Some(kernels) = kernels else { return Ok(Launches::default()) };
+    let grid = grid(node, dst.ne[0], dst.ne[1], dst.ne[2])?;
+    let build = Build::new("mul_mat_id", kernels.by_id, &dst).source(0, &w).source(2, &ids).grid(grid, THREADS);
+    Ok(with_activations(build, &x, w.dtype))
+}
