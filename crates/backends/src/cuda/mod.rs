@@ -3,3 +3,4 @@
 #![allow(dead_code, reason = "launch types before their users")]
 
 pub(crate) mod launch;
+pub mod on_host;

@@ -56,6 +56,11 @@ pub fn cases() -> Vec<Case> {
             cases.push(case(rng, dtype, [64, 64], shape, [0.2, 0.0, 5.0], true, false));
         }
     }
+    // Enough keys to be worth splitting.
+    for (dtype, queries, key_heads) in [(DType::F16, 1, 2), (DType::Q8_0, 3, 1)] {
+        let shape = Shape { queries, keys: 700, heads: 2, key_heads, batch: 2 };
+        cases.push(case(rng, dtype, [64, 64], &shape, [0.125, 0.0, 0.0], true, true));
+    }
     cases.push(case(rng, DType::F16, [40, 24], &shapes[1], [0.2, 0.0, 0.0], true, false));
     cases
 }

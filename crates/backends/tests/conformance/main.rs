@@ -11,6 +11,8 @@ mod element_wise;
 mod errors;
 mod formats;
 mod moves;
+#[cfg(feature = "cuda")]
+mod on_host;
 mod products;
 mod reference;
 mod rows;
@@ -76,7 +78,7 @@ impl Case {
     }
 
     /// Computes the case on each runner and compares.
-    pub(crate) fn check(&self, runners: &[Box<dyn Runner>]) {
+    pub(crate) fn check<R: Runner + ?Sized>(&self, runners: &[Box<R>]) {
         let node = Node { op: self.op, params: &self.params, src: &self.src };
         let expected = node.expected(&self.dst);
         let norm = match self.tolerance {
@@ -143,4 +145,17 @@ fn every_operation_agrees_with_its_reference_on_every_instruction_set_and_device
     for topic in TOPICS {
         topic().iter().for_each(|case| case.check(&runners));
     }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_kernels_compiled_for_the_host_agree_with_the_reference_and_each_is_launched() {
+    let Some(runner) = on_host::runner() else { return };
+    let runners = [Box::new(runner)];
+    for topic in TOPICS {
+        topic().iter().for_each(|case| case.check(&runners));
+    }
+    let (launched, all) = runners[0].coverage();
+    let idle: Vec<_> = all.symmetric_difference(&launched).collect();
+    assert!(idle.is_empty(), "no case launches {idle:?}");
 }

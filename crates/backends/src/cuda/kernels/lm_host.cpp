@@ -5,6 +5,7 @@
 #include "lm_common.h"
 
 #include "activations.cu"
+#include "attention.cu"
 #include "copy.cu"
 #include "elementwise.cu"
 #include "mul_mat_id.cu"

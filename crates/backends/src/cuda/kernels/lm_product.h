@@ -19,6 +19,33 @@ LM_DEVICE LmRecord lm_record(const LmByte* at, LmLong k) {
     return r;
 }
 
+// Rounds a block to 8 bits by a warp: `values` are the lane's elements, one of each of the block's parts, from `part` on.
+template <int PARTS> LM_DEVICE void lm_round_block(const float values[PARTS], LmByte* record, LmLong k, LmLong part) {
+    unsigned lane = threadIdx.x & 31;
+    signed char* codes = reinterpret_cast<signed char*>(record);
+    float* d = reinterpret_cast<float*>(record + k);
+    float* t0 = d + k / 32;
+    float* t1 = t0 + k / 32;
+    float most = 0.0f;
+    LM_UNROLL
+    for (int i = 0; i < PARTS; i++) most = fabsf(values[i]) > most ? fabsf(values[i]) : most;
+    most = lm_warp_fold(most, LmLarger());
+    float factor = most == 0.0f ? 0.0f : 127.0f / most;
+    float scale = PARTS == 1 ? lm_round_to_half(most / 127.0f) : most == 0.0f ? 0.0f : 1.0f / factor;
+    LM_UNROLL
+    for (int i = 0; i < PARTS; i++) {
+        int code = static_cast<int>(rintf(values[i] * factor));
+        codes[(part + i) * 32 + lane] = static_cast<signed char>(code);
+        int first = lm_warp_fold(lane < 16 ? code : 0, LmSum());
+        int second = lm_warp_fold(lane < 16 ? 0 : code, LmSum());
+        if (lane != 0) continue;
+        float both = lm_round_to_half(most / 127.0f * static_cast<float>(first + second));
+        d[part + i] = scale;
+        t0[part + i] = PARTS == 1 ? both : static_cast<float>(first);
+        t1[part + i] = static_cast<float>(second);
+    }
+}
+
 // One part of a record: 32 codes, scale, the two numbers.
 struct LmPart {
     int q[8];

@@ -100,6 +100,11 @@ impl Build {
         self.0.block = [row_threads(width), 1, 1];
         self
     }
+    /// Dynamic shared memory of a block.
+    pub(super) fn shared(mut self, bytes: u32) -> Self {
+        self.0.shared_bytes = bytes;
+        self
+    }
     /// This grid of blocks of this many threads.
     pub(super) fn grid(mut self, grid: [u32; 3], threads: u32) -> Self {
         self.0.grid = grid;

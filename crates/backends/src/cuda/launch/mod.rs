@@ -4,6 +4,7 @@
 //! Indices that stand in device memory are looked at by the kernels: one that names no row gives NaN, and nothing outside
 //! the operands is read or written.
 
+mod attention;
 mod build;
 mod copies;
 mod elements;
@@ -23,7 +24,7 @@ use node::Node;
 use types::{Launches, NodeView, Target};
 
 /// The launches of a node. A pure function of its arguments. Errors: no kernel for these types, shapes or parameters.
-pub(crate) fn launches(view: &NodeView<'_>, _target: &Target) -> Result<Launches, Unsupported> {
+pub(crate) fn launches(view: &NodeView<'_>, target: &Target) -> Result<Launches, Unsupported> {
     if !crate::program::computes(view.op) {
         return Ok(Launches::default());
     }
@@ -48,6 +49,7 @@ pub(crate) fn launches(view: &NodeView<'_>, _target: &Target) -> Result<Launches
         Op::Rope => rows::rope(&node),
         Op::MulMat => products::mul_mat(&node),
         Op::MulMatId => products::mul_mat_id(&node),
+        Op::FlashAttnExt => attention::flash_attn(&node, target),
         op if elements::is_unary(op) => elements::unary(&node),
         op if op.kind() == OpKind::Glu => elements::glu(&node),
         op => Err(Unsupported { why: format!("no CUDA kernel of {op}") }),

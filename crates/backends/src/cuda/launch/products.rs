@@ -12,7 +12,7 @@ const WARPS: u64 = THREADS as u64 / 32;
 /// Columns that share the weights they meet.
 const COLUMNS: u64 = 8;
 /// Most blocks along the second and third dimension of a grid.
-const MOST_BLOCKS: u64 = 65_535;
+pub(super) const MOST_BLOCKS: u64 = 65_535;
 
 /// Kernels of a weight type.
 struct Kernels {

@@ -1,0 +1,107 @@
+//! The CUDA kernels, compiled for the host: their arithmetic where there is no GPU.
+
+use crate::runner::Runner;
+use crate::tensor::Host;
+use loadmaster_backends::cpu::{TensorMut, TensorRef};
+use loadmaster_backends::cuda::on_host::HostKernels;
+use loadmaster_graph::Op;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::{env, fs};
+
+const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/kernels");
+
+/// Kernels as a GPU launches them.
+pub struct OnHost {
+    kernels: Arc<HostKernels>,
+    launched: Mutex<BTreeSet<&'static str>>,
+}
+
+impl OnHost {
+    /// Kernels that were launched so far, and all that there are.
+    pub fn coverage(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        let launched = self.launched.lock().unwrap().iter().map(|&k| k.to_owned()).collect();
+        (launched, self.kernels.names().unwrap().into_iter().map(|(_, name)| name).collect())
+    }
+}
+
+/// The runner; none, with the reason printed, where there is no C++ compiler.
+pub fn runner() -> Option<OnHost> {
+    match compile() {
+        Ok(path) => {
+            // SAFETY: the file was made of this program's sources.
+            let kernels = Arc::new(unsafe { HostKernels::open(&path) }.unwrap());
+            Some(OnHost { kernels, launched: Mutex::default() })
+        }
+        Err(why) => {
+            println!("skipped: CUDA kernels on the host: {why}");
+            None
+        }
+    }
+}
+
+/// The library, made anew if a source changed.
+fn compile() -> Result<PathBuf, String> {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = place.join(format!("libloadmaster_kernels-{:016x}.so", fingerprint()));
+    if library.exists() {
+        return Ok(library);
+    }
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let made = place.join(format!("kernels-{}.so", std::process::id()));
+    let mut command = Command::new(&compiler);
+    command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fPIC", "-shared"]);
+    command.arg("-o").arg(&made).arg(format!("{KERNELS}/lm_host.cpp"));
+    let output = command.output().map_err(|e| format!("{compiler}: {e}"))?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::rename(&made, &library).map_err(|e| e.to_string())?;
+    Ok(library)
+}
+
+/// FNV-1a over all sources.
+fn fingerprint() -> u64 {
+    let files: BTreeMap<PathBuf, Vec<u8>> =
+        fs::read_dir(KERNELS).unwrap().flatten().map(|e| (e.path(), fs::read(e.path()).unwrap())).collect();
+    files.values().flatten().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// A copy of a tensor's bytes, as aligned as a driver's allocation.
+fn aligned(t: &Host) -> Vec<u128> {
+    let mut words = vec![0u128; t.bytes.len().div_ceil(16) + 15];
+    let start = words.as_ptr().align_offset(256);
+    // SAFETY: the vector has room for the bytes behind any start below 256.
+    unsafe { words.as_mut_ptr().add(start).cast::<u8>().copy_from(t.bytes.as_ptr(), t.bytes.len()) };
+    words
+}
+
+fn first(words: &mut [u128], t: &Host) -> *mut u8 {
+    let start = words.as_ptr().align_offset(256);
+    // SAFETY: inside the vector.
+    unsafe { words.as_mut_ptr().add(start).cast::<u8>().add(t.offset) }
+}
+
+impl Runner for OnHost {
+    fn name(&self) -> String {
+        "CUDA kernels on the host".into()
+    }
+    fn run(&self, op: Op, params: &[u32], src: &[Option<Host>], dst: &mut Host) -> Result<(), String> {
+        let mut memory: Vec<Option<Vec<u128>>> = src.iter().map(|s| s.as_ref().map(aligned)).collect();
+        let mut out = aligned(dst);
+        let operand = |(t, words): (&Option<Host>, &mut Option<Vec<u128>>)| {
+            let (t, words) = (t.as_ref()?, words.as_mut()?);
+            Some(TensorRef { dtype: t.dtype, ne: t.ne, nb: t.nb, data: first(words, t) })
+        };
+        let sources: Vec<Option<TensorRef>> = src.iter().zip(&mut memory).map(operand).collect();
+        let data = first(&mut out, dst);
+        let result = TensorMut { dtype: dst.dtype, ne: dst.ne, nb: dst.nb, data };
+        // SAFETY: the tensors are valid for their layouts and apart from each other.
+        unsafe {
+            let launched = self.kernels.compute(op, params, &sources, result)?;
+            self.launched.lock().unwrap().extend(launched);
+            dst.bytes.as_mut_ptr().copy_from(data.sub(dst.offset), dst.bytes.len());
+        }
+        Ok(())
+    }
+}
