@@ -179,6 +179,14 @@ pub enum Fault {
         /// Its words.
         reason: String,
     },
+    /// The kernels of a source cannot be had.
+    #[error("the kernels of {module} cannot be had: {why}")]
+    Module {
+        /// The source.
+        module: String,
+        /// What the compiler or the program says.
+        why: String,
+    },
     /// The device is gone; it answers every later call with this.
     #[error("the device is lost: {why}")]
     Lost {

@@ -122,7 +122,7 @@ impl BufferType for SimMemory {
 }
 
 /// Bytes of a tensor whose quantized rows are padded to a multiple of `row_padding` elements (0: no padding).
-fn padded(tensor: &Tensor, row_padding: u64) -> Bytes {
+pub(crate) fn padded(tensor: &Tensor, row_padding: u64) -> Bytes {
     let bytes = tensor.nbytes();
     if row_padding == 0 || !tensor.dtype.is_quantized() || tensor.ne[0].is_multiple_of(row_padding) {
         return bytes;

@@ -8,8 +8,8 @@
 mod memory;
 
 pub use memory::POISON;
-pub(crate) use memory::SimBuffer;
 use memory::SimMemory;
+pub(crate) use memory::{SimBuffer, padded};
 
 use crate::clock::{SimClock, TimeModel};
 use crate::device::{Device, DeviceKind, MemoryInfo, OpShape, PeerAccess};

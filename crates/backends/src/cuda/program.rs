@@ -1,0 +1,196 @@
+//! Programs as kernels with addresses.
+
+use super::core::Core;
+use super::handles::RawStream;
+use super::launch::types::{Base, Launch, LmArgs, LmTensor, NodeView, Place};
+use super::launch::{self};
+use super::memory::CudaBuffer;
+use super::modules::Function;
+use super::replay::Replays;
+use crate::error::{Call, DeviceError, Fault};
+use crate::program::{Command, Compiled, Operand, Program, computes};
+use crate::stats::Counters;
+use loadmaster_graph::{Bytes, TensorId};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A compiled program. The buffers in `program` keep the addresses valid.
+#[derive(Debug)]
+pub(crate) struct CudaProgram {
+    core: Arc<Core>,
+    program: Program,
+    launches: Vec<Ready>,
+    /// By command: its launches.
+    of_command: Vec<Range<usize>>,
+    #[expect(dead_code, reason = "held for its memory")]
+    scratch: Option<Arc<CudaBuffer>>,
+    replays: Mutex<Replays>,
+}
+
+/// A kernel that is ready to be launched.
+#[derive(Debug)]
+struct Ready {
+    function: Function,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    args: LmArgs,
+}
+
+/// A kernel that could not be put into a stream.
+pub(crate) struct Refusal {
+    /// The tensor that it computes, if it is one kernel.
+    pub(crate) tensor: Option<TensorId>,
+    /// Why.
+    pub(crate) fault: Fault,
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self { tensor: None, fault }
+    }
+}
+
+/// The addresses that a command's launches refer to.
+struct Addresses {
+    dst: u64,
+    src: SmallVec<[u64; 8]>,
+    scratch: u64,
+}
+
+impl Addresses {
+    fn of(&self, place: Place) -> Option<u64> {
+        let base = match place.base {
+            Base::Absent => return Some(0),
+            Base::Dst => self.dst,
+            Base::Source(i) => *self.src.get(usize::from(i))?,
+            Base::Scratch => self.scratch,
+        };
+        base.checked_add(place.offset)
+    }
+}
+
+/// Where a device takes scratch memory of a number of bytes from.
+pub(crate) type TakeScratch<'a> = &'a dyn Fn(Bytes) -> Result<Arc<CudaBuffer>, Fault>;
+
+impl CudaProgram {
+    /// Checks a program, finds its kernels and resolves its operands. Errors name the tensor.
+    pub(crate) fn new(core: &Arc<Core>, program: Program, scratch: TakeScratch<'_>) -> Result<Self, DeviceError> {
+        let failed = |tensor, fault| core.error(Call::Compile, tensor, fault);
+        program.check(&launch::in_place()).map_err(|(tensor, fault)| failed(Some(tensor), fault))?;
+        let mut plans = Vec::with_capacity(program.commands().len());
+        let mut scratch_bytes = 0;
+        for command in program.commands() {
+            let plan = plan(core, &program, command).map_err(|fault| failed(Some(command.tensor), fault))?;
+            scratch_bytes = scratch_bytes.max(plan.scratch_bytes);
+            plans.push(plan);
+        }
+        let taken = (scratch_bytes > 0).then(|| scratch(Bytes(scratch_bytes))).transpose();
+        let scratch = taken.map_err(|fault| failed(None, fault))?;
+        let (mut launches, mut of_command) = (Vec::new(), Vec::with_capacity(plans.len()));
+        for (command, plan) in program.commands().iter().zip(plans) {
+            let first = launches.len();
+            let named = |fault| failed(Some(command.tensor), fault);
+            let addresses = addresses(core, &program, command, scratch.as_deref()).map_err(named)?;
+            for launch in plan.list {
+                launches.push(ready(core, launch, &addresses).map_err(named)?);
+            }
+            of_command.push(first..launches.len());
+        }
+        Counters::add(&core.counters.compiled, 1);
+        Ok(Self { core: Arc::clone(core), program, launches, of_command, scratch, replays: Mutex::default() })
+    }
+
+    /// The device that it was compiled for.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Puts the kernels of some commands into a stream. Errors: the tensor whose kernel could not be put in, and why.
+    pub(crate) fn launch(&self, stream: &RawStream, range: Range<usize>) -> Result<(), Refusal> {
+        let commands = &self.program.commands()[range.clone()];
+        let of_command = &self.of_command[range];
+        let (Some(first), Some(last)) = (of_command.first(), of_command.last()) else { return Ok(()) };
+        let put = || {
+            commands.iter().zip(of_command).try_for_each(|(command, launches)| {
+                let ready = &self.launches[launches.clone()];
+                let outcome = ready.iter().try_for_each(|ready| self.launch_one(stream, ready));
+                outcome.map_err(|fault| Refusal { tensor: Some(command.tensor), fault })
+            })
+        };
+        self.replays.lock().launch(&self.core.context, stream, first.start..last.end, put)?;
+        let computed = commands.iter().filter(|command| computes(command.op)).count();
+        Counters::add(&self.core.counters.kernels, computed as u64);
+        Ok(())
+    }
+
+    fn launch_one(&self, stream: &RawStream, ready: &Ready) -> Result<(), Fault> {
+        let ([gx, gy, gz], [bx, by, bz]) = (ready.grid, ready.block);
+        let (function, shared) = (ready.function.raw(), ready.shared_bytes);
+        let mut parameters = [(&raw const ready.args).cast_mut().cast::<c_void>()];
+        let list = parameters.as_mut_ptr();
+        self.core.context.call(|driver| {
+            // SAFETY: every kernel takes one `LmArgs`, which the driver copies before it returns. Every operand was
+            // checked to lie inside its buffer, which `program` keeps alive until no GPU runs anything; the executor's
+            // protocol orders the kernel with all other uses of these bytes.
+            unsafe { driver.launch(function, gx, gy, gz, bx, by, bz, shared, stream.raw(), list, std::ptr::null_mut()) }
+        })
+    }
+}
+
+fn plan(core: &Core, program: &Program, command: &Command) -> Result<launch::types::Launches, Fault> {
+    if !computes(command.op) || command.dst.elements() == 0 {
+        return Ok(launch::types::Launches::default());
+    }
+    let src: SmallVec<[_; 8]> = program.sources(command).iter().map(|s| s.as_ref().map(Into::into)).collect();
+    let node = NodeView { op: command.op, params: &command.params, src: &src, dst: (&command.dst).into() };
+    launch::launches(&node, &core.target).map_err(|e| Fault::Unsupported { op: command.op, why: e.why })
+}
+
+fn addresses(
+    core: &Arc<Core>,
+    program: &Program,
+    command: &Command,
+    scratch: Option<&CudaBuffer>,
+) -> Result<Addresses, Fault> {
+    let address = |operand: &Operand| address(core, program, operand);
+    let src = program.sources(command).iter().map(|s| s.as_ref().map_or(Ok(0), address));
+    Ok(Addresses {
+        dst: address(&command.dst)?,
+        src: src.collect::<Result<_, _>>()?,
+        scratch: scratch.map_or(Ok(0), |s| s.address(Bytes::ZERO, Bytes::ZERO))?,
+    })
+}
+
+fn address(core: &Arc<Core>, program: &Program, operand: &Operand) -> Result<u64, Fault> {
+    let buffer = &program.buffers()[operand.slot.index()];
+    let own = buffer.as_any().downcast_ref::<CudaBuffer>().filter(|b| Arc::ptr_eq(b.core(), core));
+    let own = own.ok_or_else(|| Fault::WrongMemory { buffer_type: format!("{buffer:?}") })?;
+    own.address(operand.offset, operand.span().unwrap_or(Bytes::MAX))
+}
+
+fn ready(core: &Core, launch: Launch, addresses: &Addresses) -> Result<Ready, Fault> {
+    let function = core.context.modules().function(&core.context, &launch, core.target.arch)?;
+    let Launch { grid, block, shared_bytes, mut args, .. } = launch;
+    let set = |tensor: &mut LmTensor, place: Place| {
+        let broken = || Fault::Module { module: launch.source.into(), why: format!("{place:?} is nowhere") };
+        tensor.data = addresses.of(place).ok_or_else(broken)?;
+        Ok(())
+    };
+    set(&mut args.dst, launch.dst)?;
+    args.src.iter_mut().zip(launch.src).try_for_each(|(tensor, place)| set(tensor, place))?;
+    Ok(Ready { function, grid, block, shared_bytes, args })
+}
+
+impl Compiled for CudaProgram {
+    fn len(&self) -> usize {
+        self.of_command.len()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
