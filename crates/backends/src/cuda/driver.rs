@@ -107,6 +107,7 @@ macro_rules! functions {
                 ///
                 /// # Safety
                 /// Arguments must be as the driver's documentation of this function demands.
+                #[allow(clippy::too_many_arguments, reason = "the driver's own")]
                 pub(crate) unsafe fn $name(&self, $($arg: $type),*) -> Result<(), Code> {
                     // SAFETY: the caller vouches for the arguments.
                     Code::check(unsafe { (self.$name)($($arg),*) })

@@ -55,9 +55,9 @@ impl Modules {
         let known = self.functions.get_mut(&key).ok_or_else(|| unknown(launch.source, "it has no kernels"))?;
         if launch.shared_bytes > known.shared_bytes {
             let bytes = launch.shared_bytes as c_int;
+            let raw = known.function.raw();
             // SAFETY: the function is of a module that is loaded.
-            context
-                .call(|driver| unsafe { driver.function_attribute(known.function.raw(), MAX_DYNAMIC_SHARED, bytes) })?;
+            context.call(|driver| unsafe { driver.function_attribute(raw, MAX_DYNAMIC_SHARED, bytes) })?;
             known.shared_bytes = launch.shared_bytes;
         }
         Ok(known.function)

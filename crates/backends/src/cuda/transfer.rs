@@ -2,6 +2,7 @@
 //! host fills the other.
 
 use super::core::Core;
+use super::driver::Driver;
 use super::handles::{PinnedBytes, RawEvent, RawStream};
 use crate::error::Fault;
 use std::sync::Arc;
@@ -48,10 +49,10 @@ impl Transfer {
             // SAFETY: a chunk is no longer than a piece; the GPU has read what was there before.
             unsafe { pinned.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) };
             let at = to + (i * PIECE) as u64;
+            let stream = self.stream.raw();
             // SAFETY: the caller vouches for the target; the piece is not written again before the event.
-            self.core
-                .context
-                .call(|driver| unsafe { driver.copy_to_device(at, pinned.cast(), chunk.len(), self.stream.raw()) })?;
+            let put = |d: &Driver| unsafe { d.copy_to_device(at, pinned.cast(), chunk.len(), stream) };
+            self.core.context.call(put)?;
             self.record(piece)
         });
         outcome.and(self.stream.synchronize())
@@ -72,10 +73,10 @@ impl Transfer {
             let piece = &self.pieces[i % 2];
             let at = from + (i * PIECE) as u64;
             let pinned = piece.pinned.address().as_ptr();
+            let stream = self.stream.raw();
             // SAFETY: the caller of `download` vouches for the source; the piece was emptied before.
-            self.core
-                .context
-                .call(|driver| unsafe { driver.copy_to_host(pinned.cast(), at, chunk.len(), self.stream.raw()) })?;
+            let put = |d: &Driver| unsafe { d.copy_to_host(pinned.cast(), at, chunk.len(), stream) };
+            self.core.context.call(put)?;
             self.record(piece)?;
             if let Some((chunk, piece)) = waiting.replace((chunk, i % 2)) {
                 self.take(piece, chunk)?;
