@@ -6,3 +6,4 @@ pub mod engine;
 pub mod placement;
 pub mod plan;
 pub mod serve;
+pub mod telemetry;

@@ -24,6 +24,8 @@ impl Engine {
     ///
     /// Errors: no room in the cache, tokens that the model does not have, a device that fails.
     pub fn decode(&mut self, batch: &Batch, mut seen: impl FnMut(usize, &[f32])) -> Result<(), EngineError> {
+        let tokens = batch.tokens().len();
+        let _span = tracing::debug_span!(target: "loadmaster::engine", "token", tokens).entered();
         let parts = self.state.prepare(batch, self.settings().largest_micro_batch())?;
         let outcome = self.decode_parts(&parts, &mut seen);
         if outcome.is_err() {

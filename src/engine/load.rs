@@ -11,10 +11,11 @@ use loadmaster_graph::{BufferId, BufferTypeId, Bytes, DeviceId, IdVec, TensorId}
 use loadmaster_models::families::{CachePart, ModelGraph, WeightUse};
 use loadmaster_models::gguf::WeightId;
 use loadmaster_models::hparams::LayerId;
-use loadmaster_sched::exec::Runtime;
+use loadmaster_sched::exec::{Runtime, noted};
 use loadmaster_sched::{Residency, ResidentBuffer, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tracing::{Span, debug_span, enabled};
 
 /// Bytes that are brought to a device at once.
 const PIECE: usize = 4 << 20;
@@ -232,6 +233,19 @@ impl Loader<'_> {
         Ok(())
     }
 
+    /// The span of a piece on its way; none to the host's own memory.
+    fn upload_span(&self, upload: &Upload, bytes: Bytes) -> Span {
+        let machine = self.placed.machine;
+        let device = &*machine.device(upload.device).name;
+        if self.device(upload.device).kind() == DeviceKind::Cpu || !enabled!(target: noted::TARGET, noted::LEVEL) {
+            return Span::none();
+        }
+        let link = format!("{}→{device}", machine.device(machine.fallback()).name);
+        let tensor = &*self.placed.model.file.tensor(upload.weight.weight).name;
+        let (queue, path, hop, bytes) = ("host", "direct", "whole", bytes.get());
+        debug_span!(target: noted::TARGET, "copy", device, queue, link, path, hop, bytes, tensor)
+    }
+
     /// Brings the weights to their devices, in the order of the file.
     fn bring(&mut self, progress: &mut Progress<'_>) -> Result<(), EngineError> {
         let file = &self.placed.model.file;
@@ -255,7 +269,9 @@ impl Loader<'_> {
                     offset: upload.to.offset.saturating_add(offset),
                     len,
                 };
+                let span = self.upload_span(upload, len);
                 self.device(upload.device).upload(&to, piece).map_err(failed)?;
+                drop(span);
                 offset = offset.saturating_add(len);
                 done = done.saturating_add(len);
                 progress(done, total);

@@ -8,7 +8,6 @@ pub mod placed;
 pub mod prepare;
 pub mod session;
 pub mod settings;
-pub mod traced;
 
 pub use error::EngineError;
 pub use load::Progress;
@@ -17,4 +16,3 @@ pub use placed::Placed;
 pub use prepare::{DeviceNeed, GraphSummary, Prepared, prepare};
 pub use session::{Engine, Reserve};
 pub use settings::Settings;
-pub use traced::Trace;

@@ -82,6 +82,7 @@ impl Engine {
         reserve: Reserve,
         progress: &mut Progress<'_>,
     ) -> Result<Self, EngineError> {
+        let _span = tracing::info_span!(target: "loadmaster::engine", "load", model = %model.name).entered();
         check_sharing(machine, &devices)?;
         let runtime = Runtime::new(machine.clone(), devices)?;
         let mut options = SessionOptions::new(&runtime);

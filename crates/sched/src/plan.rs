@@ -10,6 +10,8 @@ use crate::residency::Residency;
 use crate::split::{SplitPlan, split};
 use loadmaster_alloc::{AllocPlan, Arenas, BufferIds, Placer};
 use loadmaster_graph::Graph;
+use tracing::field::Empty;
+use tracing::info_span;
 
 /// How a graph is planned.
 #[derive(Clone, Debug, Default)]
@@ -53,9 +55,13 @@ pub fn plan<'g>(
     arenas: Arenas,
     options: &PlanOptions,
 ) -> Result<Plan<'g>, SchedError> {
+    let span =
+        info_span!(target: "loadmaster::plan", "plan", nodes = graph.nodes().len(), splits = Empty, copies = Empty);
+    let _entered = span.enter();
     let assignment = assign(graph, machine, residency, options.assign)?;
     let splits = split(graph, machine, residency, &assignment)?;
     let lowered = lower(graph, residency, &assignment, &splits, &options.lower)?;
+    span.record("splits", splits.splits().len()).record("copies", splits.copies().len());
     let ids = BufferIds::Each { nodes: &lowered.node_buffer_ids, leafs: &lowered.leaf_buffer_ids };
     let memory = loadmaster_alloc::plan(&lowered.graph, &arenas, ids, &options.placer)?;
     Ok(Plan { assignment, splits, lowered, arenas, memory })

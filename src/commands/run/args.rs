@@ -96,9 +96,9 @@ pub struct Args {
     /// Write a line of JSON for each step: the largest logits, and all of them where the vocabulary is small
     #[arg(long, value_name = "FILE")]
     pub logits_out: Option<PathBuf>,
-    /// Write when each device computed and copied what, in Chrome's trace format (for Perfetto)
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
+    /// What is told while it runs, and where.
+    #[command(flatten)]
+    pub telemetry: crate::telemetry::Options,
     /// Threads of the kernels [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,

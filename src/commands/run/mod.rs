@@ -6,11 +6,11 @@ mod generate;
 mod load;
 mod logits;
 mod report;
-mod trace;
 
 pub use args::{Args, Switch};
 
-use crate::engine::{Engine, EngineError, Model, Reserve, Settings, Trace, prepare};
+use crate::engine::{Engine, EngineError, Model, Reserve, Settings, prepare};
+use crate::telemetry;
 use generate::{Generated, Job, Sink};
 use loadmaster_models::tokenizer::{Tokenizer, TokenizerError};
 use loadmaster_sched::Machine;
@@ -21,7 +21,10 @@ use std::time::Instant;
 
 /// Runs the command: 0 done, 1 the run failed, 2 what was asked for makes no sense or cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match try_run(args) {
+    let running = telemetry::init(&args.telemetry, "warn")?;
+    // What was told before a failure is worth having, too.
+    let outcome = try_run(args).and_then(|()| Ok(running.finish()?));
+    match outcome {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if is_failed_run(&error) => {
             // Nobody is left to tell if this fails.
@@ -49,8 +52,7 @@ fn try_run(args: &Args) -> anyhow::Result<()> {
     let job = Job::new(args, &model, tokenizer.as_ref(), &settings, sampling)?;
     let mut log = args.logits_out.as_deref().map(logits::LogitsLog::create).transpose()?;
     let mut progress = load::ProgressLine::new(args.json);
-    let trace = args.trace.as_ref().map(|_| Trace::start());
-    let mut engine = open(args, model, &machine, settings, trace.as_ref(), &mut progress)?;
+    let mut engine = open(args, model, &machine, settings, &mut progress)?;
     let loaded = start.elapsed();
     if !args.json {
         super::print(&report::placement(&engine))?;
@@ -65,10 +67,6 @@ fn try_run(args: &Args) -> anyhow::Result<()> {
     if let Some(log) = log {
         log.finish()?;
     }
-    if let (Some(path), Some(trace)) = (&args.trace, &trace) {
-        let names: Vec<String> = machine.devices().values().map(|d| d.name.to_string()).collect();
-        trace::write(path, &names, &trace.spans())?;
-    }
     let moved = report::Moved::since(&before, &engine.device_stats());
     report_end(args, &engine, &job, &generated, loaded, &moved)
 }
@@ -78,13 +76,11 @@ fn open(
     model: Arc<Model>,
     machine: &Machine,
     settings: Settings,
-    trace: Option<&Arc<Trace>>,
     progress: &mut load::ProgressLine,
 ) -> anyhow::Result<Engine> {
     let prepared = prepare(&model, machine, &settings)?;
     prepared.check_capacity(machine)?;
     let devices = loadmaster_sched::exec::open(machine, args.threads()).map_err(EngineError::from)?;
-    let devices = trace.map_or_else(|| devices.clone(), |trace| trace.devices(devices.clone()));
     let mut show = |done, total| progress.show(done, total);
     let engine = Engine::load(model, machine, devices, settings, prepared, Reserve::Largest, &mut show);
     progress.clear();

@@ -6,6 +6,7 @@ use super::executable::{Executable, NodeCommand, Pair, Run, State};
 use super::experts::Experts;
 use super::failure::Labels;
 use super::hazards::{Waits, waits};
+use super::noted::Notes;
 use super::paths::CopyPath;
 use super::place::{Memory, MemoryId, Place, Places};
 use super::runtime::Runtime;
@@ -19,6 +20,7 @@ use loadmaster_graph::{Bytes, DeviceId, IdVec, NodeId, Op, SplitId, TensorId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use tracing::{field::Empty, info_span};
 
 /// The buffers behind a plan.
 #[derive(Clone, Copy)]
@@ -60,9 +62,13 @@ impl Executable {
         buffers: Buffers<'_>,
         options: &ScheduleOptions,
     ) -> Result<Self, ExecError> {
+        let span =
+            info_span!(target: "loadmaster::exec", "bind", steps = Empty, waits = Empty, turns = Empty).entered();
         let schedule = schedule(planned, options)?;
         let waits = waits(&schedule);
+        span.record("steps", schedule.steps().len()).record("waits", waits.len()).record("turns", schedule.turns());
         let labels = labels(runtime, planned);
+        let notes = Notes::new(runtime, planned, &schedule);
         let mut binder = Binder { runtime, planned, schedule: &schedule, labels: &labels, memories: IdVec::new() };
         binder.find_memories(buffers)?;
         let (programs, commands) = binder.compile_all()?;
@@ -78,6 +84,7 @@ impl Executable {
             runtime: Arc::clone(runtime),
             owner: runtime.enter(),
             labels,
+            notes,
             ready,
             commands,
             events,

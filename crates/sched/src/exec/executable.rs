@@ -5,6 +5,7 @@ use super::error::ExecError;
 use super::experts::Experts;
 use super::failure::Labels;
 use super::hazards::Waits;
+use super::noted::{HostCopy, Notes};
 use super::runtime::{Owner, Runtime};
 use super::schedule::{Schedule, StepId};
 use loadmaster_backends::{DeviceKind, Event, HostBuffer, Region, Stream};
@@ -59,6 +60,7 @@ pub struct Executable {
     pub(super) schedule: Schedule,
     pub(super) waits: Waits,
     pub(super) labels: Labels,
+    pub(super) notes: Notes,
     /// By turn and step.
     pub(super) ready: Vec<IdVec<StepId, Ready>>,
     /// The nodes that compute, turn by turn, in order.
@@ -128,7 +130,10 @@ impl Executable {
         let last = Run(self.state.next.0.saturating_sub(1));
         let region = &turns[self.turn_of(last) as usize];
         self.check_len(tensor, region.len, bytes.len())?;
+        let name = self.labels.names.get(tensor).map_or("", |n| &**n);
+        let span = self.notes.host_copy(HostCopy::Read, *device, region, name);
         let outcome = self.runtime.device(*device).download(region, bytes);
+        drop(span);
         outcome.map_err(|error| self.labels.error(*device, &error))
     }
 

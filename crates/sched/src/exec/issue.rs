@@ -3,6 +3,7 @@
 use super::bind::Ready;
 use super::error::ExecError;
 use super::executable::{Executable, Run};
+use super::noted::HostCopy;
 use super::observe::{Flow, Observer, Unobserved};
 use super::runtime::{Runtime, Turn};
 use super::schedule::{Action, QueueId, StepId};
@@ -28,7 +29,10 @@ impl Executable {
         let Ready::Write(region) = slot else { return Err(ExecError::NotAnInput(self.named(tensor))) };
         self.check_len(tensor, region.len, bytes.len())?;
         let outcome = self.wait_on_host(step).and_then(|()| {
+            let name = self.labels.names.get(tensor).map_or("", |n| &**n);
+            let span = self.notes.host_copy(HostCopy::Write, device, region, name);
             let upload = self.runtime.device(device).upload(region, bytes);
+            drop(span);
             upload.map_err(|error| (device, DeviceError { tensor: Some(tensor), ..error }))
         });
         drop(turn);
@@ -64,7 +68,9 @@ impl Executable {
     /// Waits for all runs. Errors: what failed first in any of them; all of them are then lost.
     pub fn synchronize(&mut self) -> Result<(), ExecError> {
         self.state.oldest_open = self.state.next;
+        let span = self.notes.host_sync();
         let failures = self.runtime.settle(self.owner);
+        drop(span);
         let Some((device, error)) = failures.first() else { return Ok(()) };
         self.state.has_results = false;
         self.forget_inputs();
@@ -118,7 +124,7 @@ impl Executable {
             let queue = self.schedule.steps()[step].queue;
             let flow = match self.stream_of(queue) {
                 None => self.host_step(step)?,
-                Some((device, stream)) => self.device_step(step, device, &stream, observer)?,
+                Some((device, stream)) => self.device_step((step, queue), device, &stream, observer)?,
             };
             if flow == Flow::Stop {
                 return Ok(Flow::Stop);
@@ -166,13 +172,16 @@ impl Executable {
 
     fn device_step(
         &self,
-        step: StepId,
+        (step, queue): (StepId, QueueId),
         device: DeviceId,
         stream: &Arc<dyn Stream>,
         observer: &mut dyn Observer,
     ) -> Result<Flow, Interrupt> {
         let failed = |error| Interrupt::Failed(device, error);
+        let telling = self.notes.of(step, queue);
+        telling.waits(stream, self.awaited(step).count()).map_err(failed)?;
         self.wait_in_stream(step, stream).map_err(failed)?;
+        telling.works(stream).map_err(failed)?;
         let turn = self.turn_of(self.state.next) as usize;
         let mut flow = Flow::Continue;
         match &self.ready[turn][step] {
@@ -183,6 +192,7 @@ impl Executable {
             }
             Ready::Write(_) | Ready::Ids { .. } => {}
         }
+        telling.ends(stream).map_err(failed)?;
         if let Some(event) = self.events[step].get(turn) {
             stream.record(event).map_err(failed)?;
         }
@@ -272,7 +282,9 @@ impl Executable {
     }
 
     fn report(&self, device: DeviceId, error: &DeviceError) -> ExecError {
-        self.labels.error(device, error)
+        let told = self.labels.error(device, error);
+        tracing::error!(target: "loadmaster::exec", device = error.root().device.as_ref(), error = %told, "failure");
+        told
     }
 }
 

@@ -12,6 +12,7 @@ mod failure;
 pub mod hazards;
 pub mod interleave;
 mod issue;
+pub mod noted;
 pub mod observe;
 pub mod open;
 pub mod paths;

@@ -58,7 +58,12 @@ impl Runtime {
         let compute = IdVec::from_vec(compute);
         let report = selftest::test_all(&devices, &compute);
         let mut paths = PathTable::all(devices.len(), super::paths::CopyPath::Direct);
-        report.iter().for_each(|r| paths.set(r.from, r.to, r.path));
+        for found in &report {
+            paths.set(found.from, found.to, found.path);
+            let (from, to) = (devices[found.from].name(), devices[found.to].name());
+            let (path, why, bandwidth) = (found.path.to_string(), found.why.as_str(), found.bandwidth);
+            tracing::info!(target: "loadmaster::exec", from, to, path, why, bandwidth, "copy path");
+        }
         let lazy = || devices.ids().map(|_| Lazy::default()).collect();
         let (receive, send) = (lazy(), lazy());
         Ok(Arc::new(Self { machine, devices, compute, receive, send, paths, report, turnstile: Mutex::default() }))

@@ -16,6 +16,8 @@ use loadmaster_alloc::{Allocation, ArenaId, Arenas, Buffer, GraphAllocator, Plac
 use loadmaster_graph::{BufferId, Bytes, Graph, IdVec, StructuralHash, TensorId};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use tracing::field::Empty;
+use tracing::{info, info_span};
 
 /// Plans that are kept bound; the one that was not used for longest goes first.
 const MAX_PLANS: usize = 32;
@@ -195,9 +197,14 @@ impl Session {
         let machine = self.runtime.machine();
         let residency = resident.residency;
         let lower_options = LowerOptions { n_copies: self.options.n_copies, keep: Vec::new() };
+        let span =
+            info_span!(target: "loadmaster::plan", "plan", nodes = graph.nodes().len(), splits = Empty, copies = Empty);
+        let entered = span.enter();
         let assignment = assign(graph, machine, residency, self.options.assign)?;
         let splits = split(graph, machine, residency, &assignment)?;
         let lowered = lower(graph, residency, &assignment, &splits, &lower_options)?;
+        span.record("splits", splits.splits().len()).record("copies", splits.copies().len());
+        drop(entered);
         let allocation = self.allocate(&lowered)?;
         let place = |tensor| resident.place(tensor);
         let planned = Planned {
@@ -223,6 +230,15 @@ impl Session {
         Ok(executable)
     }
 
+    fn tell_growth(&self, before: &IdVec<ArenaId, Bytes>, after: &IdVec<ArenaId, Bytes>) {
+        for ((device, from), to) in self.runtime.devices().values().zip(before.values()).zip(after.values()) {
+            if from != to {
+                let (device, from, to) = (device.name(), from.get(), to.get());
+                info!(target: "loadmaster::plan", device, from, to, "grow");
+            }
+        }
+    }
+
     /// Places a graph. If the arena grows, what is bound to the old one is let go first: it would hold the memory.
     fn allocate(&mut self, lowered: &Lowered<'_>) -> Result<Allocation, ExecError> {
         let alloc_error = |e| ExecError::Planning(Box::new(SchedError::Alloc(e)));
@@ -231,10 +247,16 @@ impl Session {
         }
         let before = self.arena_bytes();
         self.stats.planned += 1;
+        let span = info_span!(target: "loadmaster::plan", "reserve", size = Empty);
+        let entered = span.enter();
         let reserved = self.allocator.reserve_n(&lowered.graph, &lowered.node_buffer_ids, &lowered.leaf_buffer_ids);
-        reserved.map_err(alloc_error)?;
-        if self.arena_bytes() != before {
+        let plan = reserved.map_err(alloc_error)?;
+        span.record("size", plan.total_size().get());
+        let after = self.arena_bytes();
+        if after != before {
             self.stats.grown += 1;
+            self.tell_growth(&before, &after);
+            drop(entered);
             self.forget_plans()?;
         }
         self.allocator.alloc_graph(&lowered.graph).map_err(alloc_error)

@@ -1,0 +1,225 @@
+//! Prometheus' text from values.
+//!
+//! A scrape is a function of a [`Snapshot`]: the service fills one from its ledger and counters, and [`text`] writes it. So what
+//! is scraped is what the ledger says, and a model that went has no series left. The metrics are listed in
+//! `docs/observability.md`.
+
+use super::queue_log::LinkTotal;
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt::{self, Debug};
+use std::hash::Hash;
+use std::sync::atomic::AtomicU64;
+
+/// What a model holds of a device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ModelBytes {
+    /// The model.
+    pub model: String,
+    /// Bytes of weights.
+    pub weights: u64,
+    /// Bytes of KV cache.
+    pub kv: u64,
+    /// Bytes of compute buffers.
+    pub compute: u64,
+    /// What compute buffers need at least.
+    pub compute_bound: u64,
+}
+
+/// A device's memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceBytes {
+    /// The device.
+    pub device: String,
+    /// The pool that its bytes are of.
+    pub pool: String,
+    /// Bytes that may be used.
+    pub limit: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that are free.
+    pub free: u64,
+    /// By model.
+    pub models: Vec<ModelBytes>,
+}
+
+/// How long tokens take. Clones share the counts.
+#[derive(Clone, Debug)]
+pub struct Timings {
+    /// Seconds from a request's arrival to its first token.
+    pub first_token: Histogram,
+    /// Seconds from a token to the next of the same sequence.
+    pub per_token: Histogram,
+}
+
+/// Upper ends of the buckets, in seconds: 250 µs to 128 s, each twice the one before.
+fn buckets() -> impl Iterator<Item = f64> {
+    (0..20).map(|i| 0.000_25 * f64::from(1u32 << i))
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self { first_token: Histogram::new(buckets()), per_token: Histogram::new(buckets()) }
+    }
+}
+
+/// Everything that a scrape says.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// By device.
+    pub devices: Vec<DeviceBytes>,
+    /// Graphs that were planned.
+    pub plans_made: u64,
+    /// Graphs whose plan was known.
+    pub plans_reused: u64,
+    /// What went over links, by path.
+    pub links: Vec<LinkTotal>,
+    /// Requests that wait.
+    pub queue: u64,
+    /// Sequences that run.
+    pub running: u64,
+    /// Requests that were taken.
+    pub requests: u64,
+    /// Tokens of prompts that were computed.
+    pub prompt_tokens: u64,
+    /// Tokens that were generated.
+    pub generated_tokens: u64,
+    /// By kind.
+    pub failures: Vec<(String, u64)>,
+    /// How long tokens take.
+    pub timings: Timings,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Held {
+    device: String,
+    pool: String,
+    model: String,
+    kind: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Room {
+    device: String,
+    pool: String,
+    state: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfModel {
+    device: String,
+    model: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Over {
+    link: String,
+    path: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Kind {
+    kind: String,
+}
+
+type Level = Gauge<u64, AtomicU64>;
+
+/// The media type of [`text`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The text of a scrape, in OpenMetrics' form. Errors: none in practice; a string takes what is written.
+pub fn text(snapshot: &Snapshot) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("loadmaster");
+    memory(&mut registry, &snapshot.devices);
+    links(&mut registry, &snapshot.links);
+    work(&mut registry, snapshot);
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// A family of metrics with values by labels.
+fn family<L, M>(values: impl IntoIterator<Item = (L, u64)>, set: fn(&M, u64)) -> Family<L, M>
+where
+    L: Clone + Hash + Eq + Debug,
+    M: Default + Clone,
+{
+    let family = Family::<L, M>::default();
+    for (labels, value) in values {
+        set(&family.get_or_create_owned(&labels), value);
+    }
+    family
+}
+
+fn level(gauge: &Level, value: u64) {
+    gauge.set(value);
+}
+
+fn total(counter: &Counter, value: u64) {
+    counter.inc_by(value);
+}
+
+fn memory(registry: &mut Registry, devices: &[DeviceBytes]) {
+    let held = devices.iter().flat_map(|d| {
+        d.models.iter().flat_map(move |m| {
+            [("weights", m.weights), ("kv", m.kv), ("compute", m.compute)].map(|(kind, bytes)| {
+                let (device, pool, model) = (d.device.clone(), d.pool.clone(), m.model.clone());
+                (Held { device, pool, model, kind }, bytes)
+            })
+        })
+    });
+    let help = "Memory that a model holds, by device, pool and kind";
+    registry.register_with_unit("memory", help, Unit::Bytes, family(held, level));
+    let room = devices.iter().flat_map(|d| {
+        [("limit", d.limit), ("used", d.used), ("free", d.free)].map(|(state, bytes)| {
+            let (device, pool) = (d.device.clone(), d.pool.clone());
+            (Room { device, pool, state }, bytes)
+        })
+    });
+    registry.register_with_unit("device", "Memory of a device: limit, used, free", Unit::Bytes, family(room, level));
+    let bounds = devices.iter().flat_map(|d| {
+        d.models.iter().map(|m| (OfModel { device: d.device.clone(), model: m.model.clone() }, m.compute_bound))
+    });
+    let help = "What the compute buffers of a model need at least";
+    registry.register_with_unit("compute_bound", help, Unit::Bytes, family(bounds, level));
+}
+
+fn links(registry: &mut Registry, links: &[LinkTotal]) {
+    let labels = |l: &LinkTotal| Over { link: l.link.to_string(), path: l.path.to_string() };
+    let copies = family(links.iter().map(|l| (labels(l), l.copies)), total);
+    registry.register("copies", "Copies, by link and path", copies);
+    let bytes = family(links.iter().map(|l| (labels(l), l.bytes)), total);
+    registry.register_with_unit("copied", "Bytes that were copied, by link and path", Unit::Bytes, bytes);
+}
+
+fn work(registry: &mut Registry, snapshot: &Snapshot) {
+    let counters = [
+        ("plans_made", "Graphs that were planned", snapshot.plans_made),
+        ("plans_reused", "Graphs whose plan was known", snapshot.plans_reused),
+        ("requests", "Requests that were taken", snapshot.requests),
+    ];
+    for (name, help, value) in counters {
+        let counter = Counter::<u64>::default();
+        total(&counter, value);
+        registry.register(name, help, counter);
+    }
+    let gauges = [("queue", "Requests that wait", snapshot.queue), ("running", "Sequences that run", snapshot.running)];
+    for (name, help, value) in gauges {
+        let gauge = Level::default();
+        level(&gauge, value);
+        registry.register(name, help, gauge);
+    }
+    let kind = |kind: &str| Kind { kind: kind.to_owned() };
+    let tokens = [(kind("prompt"), snapshot.prompt_tokens), (kind("generated"), snapshot.generated_tokens)];
+    registry.register("tokens", "Tokens of prompts, and generated ones", family(tokens, total));
+    let failures = snapshot.failures.iter().map(|(k, n)| (kind(k), *n));
+    registry.register("failures", "Failures, by kind", family(failures, total));
+    let help = "From a request's arrival to its first token";
+    registry.register_with_unit("time_to_first_token", help, Unit::Seconds, snapshot.timings.first_token.clone());
+    let help = "From a token to the next of its sequence";
+    registry.register_with_unit("time_per_token", help, Unit::Seconds, snapshot.timings.per_token.clone());
+}

@@ -1,0 +1,198 @@
+//! The last spans of the devices' queues, and totals by link: what the service answers from.
+//!
+//! One lock, taken when a span ends; readers copy what they want while they hold it.
+
+use super::fields::Fields;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::Subscriber;
+use tracing::span::{Attributes, Id};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+/// What a queue did.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum SpanKind {
+    /// It computed nodes of a split.
+    Split,
+    /// It copied.
+    Copy,
+    /// It waited for another queue.
+    Sync,
+}
+
+impl SpanKind {
+    /// As the API and the spans call it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Split => "split",
+            Self::Copy => "copy",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+/// Something that a queue did, with its time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueSpan {
+    /// The device whose queue it is.
+    pub device: Box<str>,
+    /// What was done.
+    pub kind: SpanKind,
+    /// The split or the tensor.
+    pub name: Box<str>,
+    /// From the beginning of the log.
+    pub start: Duration,
+    /// From the beginning of the log.
+    pub end: Duration,
+    /// Bytes that were copied; zero for what is no copy.
+    pub bytes: u64,
+    /// The link of a copy, such as `sim0→sim1`.
+    pub link: Option<Box<str>>,
+}
+
+/// What went over a link so far.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkTotal {
+    /// The link, such as `sim0→sim1`.
+    pub link: Box<str>,
+    /// `direct`, `pinned` or `pageable`.
+    pub path: Box<str>,
+    /// Copies; a staged one counts once.
+    pub copies: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Spans of queues, the last so many.
+#[derive(Debug)]
+pub struct QueueLog {
+    epoch: Instant,
+    room: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    spans: VecDeque<QueueSpan>,
+    totals: BTreeMap<(Box<str>, Box<str>), (u64, u64)>,
+}
+
+impl QueueLog {
+    /// A log with room for so many spans; its time begins now.
+    #[must_use]
+    pub fn new(room: usize) -> Arc<Self> {
+        Arc::new(Self { epoch: Instant::now(), room, state: Mutex::default() })
+    }
+
+    /// The log's time.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// The log's time of an instant; zero for those before it began.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> Duration {
+        instant.saturating_duration_since(self.epoch)
+    }
+
+    /// The spans that touch a time, by beginning. What is too old is not kept. O(spans kept).
+    #[must_use]
+    pub fn between(&self, from: Duration, to: Duration) -> Vec<QueueSpan> {
+        let state = self.lock();
+        let mut found: Vec<QueueSpan> =
+            state.spans.iter().filter(|s| s.end >= from && s.start <= to).cloned().collect();
+        drop(state);
+        found.sort_by(|a, b| (a.start, &a.device, a.kind).cmp(&(b.start, &b.device, b.kind)));
+        found
+    }
+
+    /// What went over each link, by link and path.
+    #[must_use]
+    pub fn totals(&self) -> Vec<LinkTotal> {
+        let state = self.lock();
+        let mut totals = Vec::with_capacity(state.totals.len());
+        for ((link, path), &(copies, bytes)) in &state.totals {
+            totals.push(LinkTotal { link: link.clone(), path: path.clone(), copies, bytes });
+        }
+        totals
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, open: &Open, end: Instant) {
+        let fields = &open.fields;
+        let link = fields.text("link");
+        let name = match open.kind {
+            SpanKind::Split => format!("split{}", fields.count("split")),
+            SpanKind::Copy => fields.text("tensor").to_owned(),
+            SpanKind::Sync => "wait".to_owned(),
+        };
+        let span = QueueSpan {
+            device: fields.text("device").into(),
+            kind: open.kind,
+            name: name.into(),
+            start: self.at(open.since),
+            end: self.at(end),
+            bytes: fields.count("bytes"),
+            link: (!link.is_empty()).then(|| link.into()),
+        };
+        let mut state = self.lock();
+        // The second hop of a staged copy moves the same bytes on.
+        if open.kind == SpanKind::Copy && fields.text("hop") != "in" {
+            let total = state.totals.entry((link.into(), fields.text("path").into())).or_default();
+            *total = (total.0 + 1, total.1 + span.bytes);
+        }
+        if state.spans.len() >= self.room {
+            state.spans.pop_front();
+        }
+        state.spans.push_back(span);
+    }
+}
+
+struct Open {
+    kind: SpanKind,
+    since: Instant,
+    fields: Fields,
+}
+
+/// Fills a log.
+#[derive(Debug)]
+pub(super) struct QueueLayer {
+    log: Arc<QueueLog>,
+}
+
+impl QueueLayer {
+    pub(super) fn new(log: Arc<QueueLog>) -> Self {
+        Self { log }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for QueueLayer {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let kind = match attributes.metadata().name() {
+            "split" => SpanKind::Split,
+            "copy" => SpanKind::Copy,
+            "sync" => SpanKind::Sync,
+            _ => return,
+        };
+        let Some(span) = context.span(id) else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert(Open { kind, since: Instant::now(), fields });
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let end = Instant::now();
+        let Some(span) = context.span(&id) else { return };
+        if let Some(open) = span.extensions().get::<Open>() {
+            self.log.push(open, end);
+        }
+    }
+}
