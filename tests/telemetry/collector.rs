@@ -13,14 +13,12 @@ fn collect(listener: &TcpListener) -> Vec<Request> {
     let mut requests = Vec::new();
     for stream in listener.incoming().map(Result::unwrap) {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
-        while let Some(request) = read(&mut reader) {
-            if request.0.starts_with("STOP") {
-                return requests;
-            }
-            requests.push(request);
-            (&stream).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
-            break;
+        let Some(request) = read(&mut reader) else { continue };
+        if request.0.starts_with("STOP") {
+            return requests;
         }
+        requests.push(request);
+        (&stream).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
     }
     requests
 }
