@@ -5,11 +5,12 @@
 //! `docs/observability.md`.
 
 use super::queue_log::LinkTotal;
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{self, Debug};
 use std::hash::Hash;
@@ -47,23 +48,26 @@ pub struct DeviceBytes {
     pub models: Vec<ModelBytes>,
 }
 
-/// How long tokens take. Clones share the counts.
-#[derive(Clone, Debug)]
-pub struct Timings {
-    /// Seconds from a request's arrival to its first token.
-    pub first_token: Histogram,
-    /// Seconds from a token to the next of the same sequence.
-    pub per_token: Histogram,
+/// How often something took how long.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Distribution {
+    /// Upper ends of the classes, in seconds, ascending.
+    pub ends: Vec<f64>,
+    /// How many fell into each class; one more than there are ends, for those beyond the last.
+    pub counts: Vec<u64>,
+    /// Seconds of all together.
+    pub sum: f64,
 }
 
-/// Upper ends of the buckets, in seconds: 250 µs to 128 s, each twice the one before.
-fn buckets() -> impl Iterator<Item = f64> {
-    (0..20).map(|i| 0.000_25 * f64::from(1u32 << i))
-}
+impl EncodeMetric for Distribution {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let ends = self.ends.iter().copied().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = ends.zip(self.counts.iter().copied().chain(std::iter::repeat(0))).collect();
+        encoder.encode_histogram::<NoLabelSet>(self.sum, self.counts.iter().sum(), &buckets, None)
+    }
 
-impl Default for Timings {
-    fn default() -> Self {
-        Self { first_token: Histogram::new(buckets()), per_token: Histogram::new(buckets()) }
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
     }
 }
 
@@ -90,8 +94,10 @@ pub struct Snapshot {
     pub generated_tokens: u64,
     /// By kind.
     pub failures: Vec<(String, u64)>,
-    /// How long tokens take.
-    pub timings: Timings,
+    /// From a request's arrival to its first token.
+    pub time_to_first_token: Distribution,
+    /// From a token to the next of the same sequence.
+    pub time_per_token: Distribution,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -219,7 +225,7 @@ fn work(registry: &mut Registry, snapshot: &Snapshot) {
     let failures = snapshot.failures.iter().map(|(k, n)| (kind(k), *n));
     registry.register("failures", "Failures, by kind", family(failures, total));
     let help = "From a request's arrival to its first token";
-    registry.register_with_unit("time_to_first_token", help, Unit::Seconds, snapshot.timings.first_token.clone());
+    registry.register_with_unit("time_to_first_token", help, Unit::Seconds, snapshot.time_to_first_token.clone());
     let help = "From a token to the next of its sequence";
-    registry.register_with_unit("time_per_token", help, Unit::Seconds, snapshot.timings.per_token.clone());
+    registry.register_with_unit("time_per_token", help, Unit::Seconds, snapshot.time_per_token.clone());
 }

@@ -2,7 +2,7 @@
 
 use crate::documented::rows;
 use loadmaster::telemetry::LinkTotal;
-use loadmaster::telemetry::metrics::{DeviceBytes, ModelBytes, Snapshot, text};
+use loadmaster::telemetry::metrics::{DeviceBytes, Distribution, ModelBytes, Snapshot, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ fn snapshot() -> Snapshot {
     };
     let link =
         |link: &str, path: &str, copies| LinkTotal { link: link.into(), path: path.into(), copies, bytes: copies * 64 };
-    let made = Snapshot {
+    Snapshot {
         devices: vec![
             device("sim0", vec![model("a", 1), model("quote\" and \\ and\nline", 2)]),
             device("sim1", vec![model("a", 3)]),
@@ -39,12 +39,9 @@ fn snapshot() -> Snapshot {
         prompt_tokens: 88,
         generated_tokens: 99,
         failures: vec![("device".to_owned(), 2), ("over_capacity".to_owned(), 3)],
-        ..Snapshot::default()
-    };
-    made.timings.first_token.observe(0.5);
-    made.timings.per_token.observe(0.25);
-    made.timings.per_token.observe(0.25);
-    made
+        time_to_first_token: Distribution { ends: vec![0.1, 1.0], counts: vec![0, 1, 0], sum: 0.5 },
+        time_per_token: Distribution { ends: vec![0.1, 1.0], counts: vec![3, 2, 1], sum: 7.25 },
+    }
 }
 
 /// Values by series.
@@ -92,7 +89,10 @@ fn a_scrape_says_what_the_snapshot_holds_to_the_byte() {
         ("tokens_total{kind=\"generated\"}", 99.0),
         ("failures_total{kind=\"over_capacity\"}", 3.0),
         ("time_to_first_token_seconds_count", 1.0),
-        ("time_per_token_seconds_sum", 0.5),
+        ("time_per_token_seconds_sum", 7.25),
+        ("time_per_token_seconds_bucket{le=\"0.1\"}", 3.0),
+        ("time_per_token_seconds_bucket{le=\"1.0\"}", 5.0),
+        ("time_per_token_seconds_bucket{le=\"+Inf\"}", 6.0),
     ] {
         assert_eq!(of(&format!("loadmaster_{name}")), value, "{name}");
     }

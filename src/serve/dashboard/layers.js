@@ -27,7 +27,7 @@ function modelOf(model, devices) {
 
 const hasChanged = (layer) => Boolean(layer.changed);
 const said = (changed) => (typeof changed === "string" ? changed : "moved since the last plan");
-const nameOf = (layer) => (typeof layer.layer === "number" ? `layer ${layer.layer}` : String(layer.layer));
+const nameOf = (layer) => (/^\d+$/.test(layer.layer) ? `layer ${layer.layer}` : String(layer.layer));
 
 /** A cell for every layer: the number of its device, marked if it changed. */
 function strip(layers, devices) {
