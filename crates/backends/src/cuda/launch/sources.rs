@@ -14,5 +14,15 @@ macro_rules! sources {
 pub(crate) const HEADERS: &[File] = headers!["lm_args.h", "lm_blocks.h", "lm_common.h", "lm_encode.h", "lm_product.h"];
 
 /// The sources: each becomes one module.
-pub(crate) const SOURCES: &[File] =
-    sources!["activations", "copy", "elementwise", "mul_mat_id", "mul_mat_vec", "norm", "reduce", "rope", "rows",];
+pub(crate) const SOURCES: &[File] = sources![
+    "activations",
+    "attention",
+    "copy",
+    "elementwise",
+    "mul_mat_id",
+    "mul_mat_vec",
+    "norm",
+    "reduce",
+    "rope",
+    "rows",
+];

@@ -2,7 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use super::launches;
 use super::sources::{HEADERS, SOURCES};
+use super::types::{Base, Launch, Layout, LmTensor, NodeView, Place, Target};
+use crate::cpu::supports;
+use loadmaster_graph::file::GraphFile;
+use loadmaster_graph::{Graph, TensorId};
 
 /// Kernels by source, as kernels.def lists them.
 fn defined() -> Vec<(&'static str, &'static str)> {
@@ -26,4 +31,58 @@ fn every_header_that_a_source_includes_is_carried_along() {
     for (source, kernel) in defined() {
         assert!(SOURCES.iter().any(|(s, _)| *s == source), "{kernel} stands in {source}.cu, which is not carried");
     }
+}
+
+/// What a node of a graph file looks like to [`super::launches`].
+fn with_view<T>(graph: &Graph, id: TensorId, then: impl FnOnce(&NodeView<'_>) -> T) -> T {
+    let layout = |t: TensorId| {
+        let t = graph.tensor(t);
+        Layout { dtype: t.dtype, ne: t.ne, nb: t.nb }
+    };
+    let src: Vec<Option<Layout>> = graph.tensor(id).src.iter().map(|s| s.map(layout)).collect();
+    let tensor = graph.tensor(id);
+    then(&NodeView { op: tensor.op, params: &tensor.params, src: &src, dst: layout(id) })
+}
+
+fn check_launch(launch: &Launch, scratch: u64, place: &str) {
+    assert!(defined().contains(&(launch.source, launch.kernel)), "{place}: {} in {}", launch.kernel, launch.source);
+    let [x, y, z] = launch.grid;
+    assert!((1..=i32::MAX as u32).contains(&x) && (1..=65_535).contains(&y) && (1..=65_535).contains(&z), "{place}");
+    let threads = launch.block.iter().product::<u32>();
+    assert!(threads.is_multiple_of(32) && (32..=1024).contains(&threads), "{place}: {threads} threads");
+    let used = |(place, tensor): (&Place, &LmTensor)| {
+        let last = tensor.ne.iter().zip(tensor.nb).skip(1).map(|(n, nb)| (n - 1) * nb).sum::<i64>();
+        (place.base == Base::Scratch).then(|| place.offset + (last + tensor.ne[0] * tensor.nb[0]) as u64)
+    };
+    let places = std::iter::once(&launch.dst).chain(&launch.src);
+    let ends = places.zip(std::iter::once(&launch.args.dst).chain(&launch.args.src)).filter_map(used);
+    ends.for_each(|end| assert!(end <= scratch, "{place}: {end} bytes of {scratch} of scratch memory"));
+}
+
+#[test]
+fn every_node_of_the_golden_graphs_that_the_cpu_computes_has_launches_and_others_are_refused_by_name() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/graphs");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    let target = Target { arch: 80, multiprocessors: 108, shared_bytes: 100 << 10 };
+    let mut launched = 0;
+    for path in paths {
+        let graph = GraphFile::read_path(&path).unwrap().graph;
+        for &id in graph.nodes().values() {
+            let types: Vec<_> = graph.tensor(id).src.iter().map(|s| s.map(|s| graph.tensor(s).dtype)).collect();
+            let tensor = graph.tensor(id);
+            let place = format!("{} {id} {}", path.display(), tensor.op);
+            match with_view(&graph, id, |view| launches(view, &target)) {
+                Ok(launches) => {
+                    launches.list.iter().for_each(|l| check_launch(l, launches.scratch_bytes, &place));
+                    launched += launches.list.len();
+                }
+                Err(error) => {
+                    assert!(!supports(tensor.op, &types, tensor.dtype), "{place}: {error}");
+                    assert!(error.why.contains(tensor.op.name()), "{place}: {error}");
+                }
+            }
+        }
+    }
+    assert!(launched > 10_000, "{launched} launches");
 }
