@@ -1,10 +1,12 @@
 //! What a device's buffers, streams, events and programs hold on to.
 
 use super::context::Context;
+use super::handles::{RawEvent, RawStream};
 use super::launch::types::Target;
 use crate::error::{Call, DeviceError, Fault};
 use crate::stats::{Counters, Space};
 use loadmaster_graph::{Bytes, TensorId};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A logical device: a GPU, or a part of its memory.
@@ -16,6 +18,8 @@ pub(crate) struct Core {
     pub(crate) target: Target,
     /// Most bytes that its buffers take together.
     pub(crate) limit: Option<Bytes>,
+    /// The stream that used the scratch memory last.
+    pub(crate) scratch_user: Mutex<Option<Arc<RawStream>>>,
 }
 
 impl Core {
@@ -29,6 +33,18 @@ impl Core {
 
     pub(crate) fn space(&self) -> Space {
         self.limit.map_or(Space::Unlimited, Space::Limited)
+    }
+
+    /// Lets a stream use the scratch memory, behind the one that used it before.
+    pub(crate) fn enter_scratch(&self, stream: &Arc<RawStream>) -> Result<(), Fault> {
+        let mut user = self.scratch_user.lock();
+        if let Some(before) = user.as_ref().filter(|before| !Arc::ptr_eq(before, stream)) {
+            let event = RawEvent::new(&self.context)?;
+            event.record(before)?;
+            event.hold(stream)?;
+        }
+        *user = Some(Arc::clone(stream));
+        Ok(())
     }
 
     /// Free and total bytes of the GPU, as the driver says. Errors: the driver's.

@@ -79,6 +79,7 @@ impl CudaDevice {
             counters: Default::default(),
             target: info.target(),
             limit: options.limit,
+            scratch_user: Mutex::default(),
         });
         let memory = Arc::new(CudaMemory {
             core: Arc::clone(&core),

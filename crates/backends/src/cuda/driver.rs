@@ -9,9 +9,9 @@ use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
 };
 use libloading::Library;
-use std::ffi::{OsString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_void};
 use std::panic::catch_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Environment variable with the absolute path of the driver library to use instead of the system's.
@@ -57,6 +57,9 @@ pub enum NoDriver {
     },
 }
 
+static DRIVER: OnceLock<Result<Driver, NoDriver>> = OnceLock::new();
+static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
+
 /// A host function of a stream.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
@@ -64,7 +67,7 @@ macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($arg:ident: $type:ty),* $(,)?);)*) => {
         /// The functions of the driver that are used.
         pub(crate) struct Driver {
-            _library: Option<Library>,
+            library: Option<Library>,
             is_simulator: bool,
             $($name: unsafe extern "C" fn($($type),*) -> c_int,)*
             error_name: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
@@ -82,7 +85,7 @@ macro_rules! functions {
                     unsafe { library.get::<*const c_void>(SIMULATOR_SYMBOL) }.is_ok()
                 };
                 Ok(Self {
-                    _library: None,
+                    library: None,
                     is_simulator,
                     $($name: {
                         // SAFETY: the caller vouches for the function's type.
@@ -231,9 +234,10 @@ impl Driver {
     /// The driver of this process: looked for and started at the first call. Errors: why there is none; the answer does
     /// not change while the process lives.
     pub(crate) fn get() -> Result<&'static Self, NoDriver> {
-        static DRIVER: OnceLock<Result<Driver, NoDriver>> = OnceLock::new();
         let found = DRIVER.get_or_init(|| {
-            let driver = match std::env::var_os(DRIVER_VARIABLE).filter(|path| !path.is_empty()) {
+            let chosen = CHOSEN.get().map(|path| path.clone().into_os_string());
+            let variable = || std::env::var_os(DRIVER_VARIABLE).filter(|path| !path.is_empty());
+            let driver = match chosen.or_else(variable) {
                 Some(path) => Self::open(&path)?,
                 None => Self::of_system()?,
             };
@@ -241,6 +245,24 @@ impl Driver {
             Ok(driver)
         });
         found.as_ref().map_err(Clone::clone)
+    }
+
+    /// Lets [`Self::get`] open this library, unless one was chosen or opened before.
+    pub(crate) fn choose(path: &Path) {
+        CHOSEN.get_or_init(|| path.to_owned());
+    }
+
+    /// The driver, if it was opened.
+    pub(crate) fn loaded() -> Option<&'static Self> {
+        DRIVER.get()?.as_ref().ok()
+    }
+
+    /// A function that only some drivers have. `T` must be a function pointer; whoever calls it vouches for its type.
+    pub(crate) fn extra<T: Copy>(&self, symbol: &CStr) -> Option<T> {
+        const { assert!(size_of::<T>() == size_of::<*const c_void>()) };
+        let library = self.library.as_ref()?;
+        // SAFETY: the symbol is only looked up here; a pointer is copied into a value of a pointer's size.
+        unsafe { library.get::<T>(symbol.to_bytes_with_nul()) }.ok().map(|found| *found)
     }
 
     fn open(path: &OsString) -> Result<Self, NoDriver> {
@@ -253,7 +275,7 @@ impl Driver {
         let library = library.map_err(|e| NoDriver::NotOpened { path: text(), why: e.to_string() })?;
         // SAFETY: as above: the library is a CUDA driver.
         let driver = unsafe { Self::resolve(&library) }?;
-        Ok(Self { _library: Some(library), ..driver })
+        Ok(Self { library: Some(library), ..driver })
     }
 
     fn of_system() -> Result<Self, NoDriver> {
@@ -265,7 +287,8 @@ impl Driver {
         unsafe { Self::resolve(library) }
     }
 
-    fn start(&self) -> Result<(), NoDriver> {
+    /// Starts the driver.
+    pub(crate) fn start(&self) -> Result<(), NoDriver> {
         // SAFETY: takes no pointers.
         let started = unsafe { self.init(0) };
         started.map_err(|code| NoDriver::NotStarted { code: code.0, reason: self.words(code) })
@@ -283,7 +306,7 @@ impl Driver {
             // SAFETY: the driver sets the pointer to a text of its own, which lives for ever, or to null.
             let known = unsafe { function(code.0, &raw mut text) } == 0 && !text.is_null();
             // SAFETY: as above.
-            known.then(|| unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned())
+            known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         match (text(self.error_name), text(self.error_string)) {
             (Some(name), Some(words)) => format!("{name}, {words}"),

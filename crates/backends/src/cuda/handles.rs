@@ -118,6 +118,18 @@ impl RawEvent {
         Ok(Self { context: Arc::clone(context), raw })
     }
 
+    /// Records it in a stream of the same context.
+    pub(crate) fn record(&self, stream: &RawStream) -> Result<(), Fault> {
+        // SAFETY: event and stream live.
+        self.context.call(|driver| unsafe { driver.event_record(self.raw(), stream.raw()) })
+    }
+
+    /// Lets a stream of any context wait for the latest record; what the driver remembers of it outlives the event.
+    pub(crate) fn hold(&self, stream: &RawStream) -> Result<(), Fault> {
+        // SAFETY: event and stream live.
+        stream.context.call(|driver| unsafe { driver.stream_wait(stream.raw(), self.raw(), 0) })
+    }
+
     /// Waits until it is reached.
     pub(crate) fn synchronize(&self) -> Result<(), Fault> {
         // SAFETY: the event lives.

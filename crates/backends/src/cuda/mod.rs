@@ -28,6 +28,7 @@ pub mod on_host;
 mod probe;
 mod program;
 mod replay;
+pub mod simulator;
 mod stream;
 mod transfer;
 

@@ -26,7 +26,6 @@ pub(crate) struct CudaProgram {
     launches: Vec<Ready>,
     /// By command: its launches.
     of_command: Vec<Range<usize>>,
-    #[expect(dead_code, reason = "held for its memory")]
     scratch: Option<Arc<CudaBuffer>>,
     replays: Mutex<Replays>,
 }
@@ -111,7 +110,7 @@ impl CudaProgram {
     }
 
     /// Puts the kernels of some commands into a stream. Errors: the tensor whose kernel could not be put in, and why.
-    pub(crate) fn launch(&self, stream: &RawStream, range: Range<usize>) -> Result<(), Refusal> {
+    pub(crate) fn launch(&self, stream: &Arc<RawStream>, range: Range<usize>) -> Result<(), Refusal> {
         let commands = &self.program.commands()[range.clone()];
         let of_command = &self.of_command[range];
         let (Some(first), Some(last)) = (of_command.first(), of_command.last()) else { return Ok(()) };
@@ -122,6 +121,9 @@ impl CudaProgram {
                 outcome.map_err(|fault| Refusal { tensor: Some(command.tensor), fault })
             })
         };
+        if self.scratch.is_some() {
+            self.core.enter_scratch(stream)?;
+        }
         self.replays.lock().launch(&self.core.context, stream, first.start..last.end, put)?;
         let computed = commands.iter().filter(|command| computes(command.op)).count();
         Counters::add(&self.core.counters.kernels, computed as u64);

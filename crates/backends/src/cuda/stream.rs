@@ -29,14 +29,14 @@ type Failure = Mutex<Option<Arc<DeviceError>>>;
 #[derive(Debug)]
 pub(crate) struct CudaStream {
     core: Arc<Core>,
-    raw: RawStream,
+    raw: Arc<RawStream>,
     failure: Arc<Failure>,
 }
 
 impl CudaStream {
     /// A stream of a device. Errors: the driver gives none.
     pub(crate) fn new(core: &Arc<Core>) -> Result<Self, Fault> {
-        let raw = RawStream::new(&core.context)?;
+        let raw = Arc::new(RawStream::new(&core.context)?);
         Ok(Self { core: Arc::clone(core), raw, failure: Arc::default() })
     }
 
@@ -127,11 +127,7 @@ impl Stream for CudaStream {
             own.fail(&failure);
             return Ok(());
         }
-        let put = |event: &super::handles::RawEvent| {
-            // SAFETY: event and stream live, in the same context.
-            self.core.context.call(|driver| unsafe { driver.event_record(event.raw(), self.raw.raw()) })
-        };
-        self.put(Call::Record, None, || own.record(put))?;
+        self.put(Call::Record, None, || own.record(|event| event.record(&self.raw)))?;
         Counters::add(&self.core.counters.records, 1);
         Ok(())
     }
@@ -146,10 +142,7 @@ impl Stream for CudaStream {
             Some(own) => match own.find(mark) {
                 Record::Past => Ok(()),
                 Record::Failed(cause) => Err(Fault::Upstream(cause)),
-                Record::Open(record) => {
-                    // SAFETY: stream and event live; what the driver remembers of the record outlives both.
-                    self.core.context.call(|driver| unsafe { driver.stream_wait(self.raw.raw(), record.raw(), 0) })
-                }
+                Record::Open(record) => record.hold(&self.raw),
             },
             None => event.wait(mark).map_err(|error| Fault::Upstream(Arc::new(error))),
         })

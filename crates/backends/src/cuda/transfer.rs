@@ -53,7 +53,7 @@ impl Transfer {
             // SAFETY: the caller vouches for the target; the piece is not written again before the event.
             let put = |d: &Driver| unsafe { d.copy_to_device(at, pinned.cast(), chunk.len(), stream) };
             self.core.context.call(put)?;
-            self.record(piece)
+            piece.event.record(&self.stream)
         });
         outcome.and(self.stream.synchronize())
     }
@@ -77,17 +77,12 @@ impl Transfer {
             // SAFETY: the caller of `download` vouches for the source; the piece was emptied before.
             let put = |d: &Driver| unsafe { d.copy_to_host(pinned.cast(), at, chunk.len(), stream) };
             self.core.context.call(put)?;
-            self.record(piece)?;
+            piece.event.record(&self.stream)?;
             if let Some((chunk, piece)) = waiting.replace((chunk, i % 2)) {
                 self.take(piece, chunk)?;
             }
         }
         waiting.map_or(Ok(()), |(chunk, piece)| self.take(piece, chunk))
-    }
-
-    fn record(&self, piece: &Piece) -> Result<(), Fault> {
-        // SAFETY: event and stream live, in the same context.
-        self.core.context.call(|driver| unsafe { driver.event_record(piece.event.raw(), self.stream.raw()) })
     }
 
     fn take(&self, piece: usize, chunk: &mut [u8]) -> Result<(), Fault> {
