@@ -69,7 +69,8 @@ impl Modules {
         std::mem::take(&mut self.loaded).into_values().collect()
     }
 
-    fn module(&mut self, context: &Context, source: &'static str, arch: u32) -> Result<CUmodule, Fault> {
+    /// A source's module: found, or compiled and loaded. Errors: as [`Self::function`].
+    pub(crate) fn module(&mut self, context: &Context, source: &'static str, arch: u32) -> Result<CUmodule, Fault> {
         if let Some(module) = self.loaded.get(source) {
             return Ok(*module);
         }

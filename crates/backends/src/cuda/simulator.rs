@@ -3,7 +3,9 @@
 //! It is a library that no search finds (`libloadmaster_cudasim.so`, crate `loadmaster-cudasim`): a process uses it if
 //! [`super::DRIVER_VARIABLE`] names it or if it calls [`Simulator::open`] before anything else asks for a driver.
 
+use super::context::Context;
 use super::driver::{Driver, NoDriver};
+use super::launch::sources::SOURCES;
 use parking_lot::{Mutex, MutexGuard};
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -33,6 +35,9 @@ pub enum NoSimulator {
     /// It cannot be opened.
     #[error(transparent)]
     NotOpened(#[from] NoDriver),
+    /// It was built without a C++ compiler.
+    #[error("the stand-in driver has no kernels: it was built without a C++ compiler")]
+    NoKernels,
     /// Another driver is in use.
     #[error("this process uses another CUDA driver already")]
     OtherDriver,
@@ -69,6 +74,23 @@ impl Simulator {
         let simulator = Self { driver, _turn: turn };
         simulator.configure(config)?;
         Ok(simulator)
+    }
+
+    /// The same, where kernels can run. Errors: they cannot.
+    pub fn open_with_kernels(config: &str) -> Result<Self, NoSimulator> {
+        let simulator = Self::open(config)?;
+        if !simulator.has_kernels() {
+            return Err(NoSimulator::NoKernels);
+        }
+        simulator.configure(config)?;
+        Ok(simulator)
+    }
+
+    /// Whether the first of the kernels' sources can be loaded. A machine without GPUs has none.
+    fn has_kernels(&self) -> bool {
+        let Some(&(source, _)) = SOURCES.first() else { return false };
+        let Ok(context) = Context::open(self.driver, 0) else { return false };
+        context.modules().module(&context, source, 0).is_ok()
     }
 
     fn configure(&self, config: &str) -> Result<(), NoSimulator> {

@@ -7,6 +7,8 @@
 
 mod attention;
 mod bits;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod element_wise;
 mod errors;
 mod formats;

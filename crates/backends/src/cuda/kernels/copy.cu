@@ -37,8 +37,10 @@ extern "C" __global__ void lm_copy_bytes(LmArgs a) {
     for (LmLong i = 16 * units + lm_first(); i < a.l[0]; i += lm_step()) to[i] = from[i];
 }
 
-// Units of src0 in their order into dst, which has as many. ne[0] counts units. i[0]: bytes of a unit.
+// Units of src0 in their order into dst, which has as many. i[0]: bytes of a unit. l[0], l[1]: units of a row of dst, src0.
 extern "C" __global__ void lm_copy_units(LmArgs a) {
+    a.dst.ne[0] = a.l[0];
+    a.src[0].ne[0] = a.l[1];
     LmLong n = lm_count(a.dst);
     for (LmLong i = lm_first(); i < n; i += lm_step()) {
         lm_move(a.i[0], lm_at(a.src[0], lm_index(a.src[0], i)), lm_at(a.dst, lm_index(a.dst, i)));

@@ -37,8 +37,8 @@ fn same_type(src: &Layout, dst: &Layout) -> Build {
         let bytes = to.elements().saturating_mul(dst.unit());
         return Build::new("copy", "lm_copy_bytes", dst).source(0, src).longs([bytes]).each(bytes.div_ceil(16));
     }
-    let build = Build::new("copy", "lm_copy_units", &to).source(0, &from).ints([dst.unit() as i32]);
-    build.each(to.elements())
+    let build = Build::new("copy", "lm_copy_units", dst).source(0, src).ints([dst.unit() as i32]);
+    build.longs([to.ne[0], from.ne[0]]).each(to.elements())
 }
 
 /// A contiguous side takes the extents of the other: the order of elements stays the same.
