@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 /// What the service says.
 pub struct Canned {
+    /// Who asks must bring it.
+    pub token: Option<&'static str>,
     pub devices: Value,
     pub placement: Value,
     pub history: Value,
@@ -32,6 +34,7 @@ pub fn canned() -> Canned {
         (key(HOSTILE, "sim0", "decode"), small.clone()),
     ];
     Canned {
+        token: None,
         devices: devices(),
         placement: placement(1, &large, &small),
         history: history(),

@@ -1,8 +1,10 @@
 //! A service that says what it was told to say, on a real socket.
 
 use crate::canned::Canned;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use axum::response::sse::{Event, Sse};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -36,7 +38,8 @@ impl Fixture {
         let said = Arc::new(Said { canned: Mutex::new(canned), events: broadcast::channel(64).0 });
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let app = router().with_state(Arc::clone(&said));
+        let api = api().route_layer(middleware::from_fn_with_state(Arc::clone(&said), authorised));
+        let app = api.merge(dashboard::router()).with_state(Arc::clone(&said));
         runtime.spawn(async move { axum::serve(listener, app).await });
         Self { address, said, _runtime: runtime }
     }
@@ -56,7 +59,7 @@ impl Fixture {
     }
 }
 
-fn router() -> Router<Arc<Said>> {
+fn api() -> Router<Arc<Said>> {
     Router::new()
         .route("/api/v1/devices", get(|s: Shared| answer(s, |c| c.devices.clone())))
         .route("/api/v1/placement", get(|s: Shared| answer(s, |c| c.placement.clone())))
@@ -66,7 +69,16 @@ fn router() -> Router<Arc<Said>> {
         .route("/api/v1/traces/{id}", get(trace))
         .route("/api/v1/models/{id}/arena", get(arena))
         .route("/api/v1/events", get(events))
-        .merge(dashboard::router())
+}
+
+/// Lets those through who bring the token, if there is one.
+async fn authorised(State(said): Shared, request: Request, next: Next) -> Result<Response, StatusCode> {
+    let wanted = said.canned.lock().unwrap().token.map(|t| format!("Bearer {t}"));
+    let given = request.headers().get("authorization").and_then(|v| v.to_str().ok());
+    match wanted {
+        Some(wanted) if given != Some(wanted.as_str()) => Err(StatusCode::UNAUTHORIZED),
+        _ => Ok(next.run(request).await),
+    }
 }
 
 async fn answer(State(said): Shared, of: impl FnOnce(&Canned) -> Value) -> Json<Value> {

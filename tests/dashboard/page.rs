@@ -209,3 +209,24 @@ fn names_from_model_files_never_become_markup() {
     let shown = browser.eval("document.body.innerText");
     assert!(shown.as_str().unwrap().contains(HOSTILE));
 }
+
+#[test]
+fn a_service_that_wants_a_token_gets_the_one_that_is_typed() {
+    let Some(mut browser) = Browser::start() else { return };
+    let fixture = Fixture::start(canned());
+    fixture.change(|said| said.token = Some("secret"));
+    browser.open(&fixture.url(), WIDE, "light");
+    browser.until("!document.getElementById('token-form').hidden");
+    assert_eq!(browser.eval("document.getElementById('connection').textContent"), "needs a token");
+    browser.eval("document.getElementById('token').focus()");
+    for letter in ["s", "e", "c", "r", "e", "t"] {
+        browser.press(letter);
+    }
+    browser.press("Enter");
+    browser.until(DRAWN);
+    browser.until("document.getElementById('connection').dataset.state === 'live'");
+    assert_eq!(browser.eval("document.getElementById('token-form').hidden"), true);
+    // A token in the address is taken out of it.
+    browser.open(&format!("{}#token=secret", fixture.url()), WIDE, "light");
+    browser.until("location.hash === ''");
+}
