@@ -1,6 +1,7 @@
 //! Stream capture, graphs, and their launches.
 
 use std::collections::BTreeMap;
+use std::thread::{self, ThreadId};
 
 use crate::clock::{Clock, Lane};
 use crate::code::{Code, Outcome};
@@ -26,6 +27,38 @@ pub struct Capture {
     origin: u64,
     nodes: Vec<Node>,
     spoilt: bool,
+    reach: Reach,
+}
+
+/// Whose forbidden calls spoil a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// Every thread's.
+    Process,
+    /// Those of the thread that began it.
+    Thread(ThreadId),
+    /// Nobody's.
+    Nobody,
+}
+
+impl Reach {
+    /// By the driver's number of the mode.
+    fn of(mode: i32) -> Option<Reach> {
+        match mode {
+            0 => Some(Reach::Process),
+            1 => Some(Reach::Thread(thread::current().id())),
+            2 => Some(Reach::Nobody),
+            _ => None,
+        }
+    }
+
+    fn includes_this_thread(self) -> bool {
+        match self {
+            Reach::Process => true,
+            Reach::Thread(id) => id == thread::current().id(),
+            Reach::Nobody => false,
+        }
+    }
 }
 
 /// What was captured.
@@ -53,11 +86,14 @@ impl State {
         if found.legacy == Legacy::Itself || found.device != device {
             return Err(self.invalid(Code::STREAM_CAPTURE_UNSUPPORTED, "capture of this stream"));
         }
-        if found.capture.is_some() || !(0..=2).contains(&mode) {
+        if found.capture.is_some() {
             return Err(self.invalid(Code::ILLEGAL_STATE, "capture of a stream that is being captured"));
         }
+        let Some(reach) = Reach::of(mode) else {
+            return Err(self.invalid(Code::INVALID_VALUE, format_args!("capture mode {mode}")));
+        };
         let id = self.new_handle(Sort::Graph);
-        self.captures.insert(id, Capture { device, origin: stream, nodes: Vec::new(), spoilt: false });
+        self.captures.insert(id, Capture { device, origin: stream, nodes: Vec::new(), spoilt: false, reach });
         self.set_capture(stream, Some((id, Vec::new())));
         Ok(())
     }
@@ -124,13 +160,20 @@ impl State {
 
     /// Calls that no capture allows.
     pub(crate) fn not_capturing(&mut self, call: &str) -> Outcome<()> {
-        let Some(id) = self.captures.keys().next().copied() else { return Ok(()) };
+        let hit = self.captures.iter().find(|(_, c)| c.reach.includes_this_thread());
+        let Some(id) = hit.map(|(id, _)| *id) else { return Ok(()) };
         self.spoil(id);
         Err(self.invalid(Code::STREAM_CAPTURE_UNSUPPORTED, format_args!("{call} during a capture")))
     }
 
     pub(crate) fn spoil(&mut self, capture: u64) {
         if let Some(capture) = self.captures.get_mut(&capture) {
+            capture.spoilt = true;
+        }
+    }
+
+    pub(crate) fn spoil_all(&mut self) {
+        for capture in self.captures.values_mut() {
             capture.spoilt = true;
         }
     }

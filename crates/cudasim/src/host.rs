@@ -73,6 +73,8 @@ impl State {
             let (id, device, mut deps, function) = found?;
             self.force(&mut deps);
             if self.alive(device).is_ok() {
+                let knows = self.queue.get(id).and_then(|op| op.knows.clone()).unwrap_or_default();
+                self.host_learns(&knows);
                 return Some((id, function));
             }
             self.queue.retire(id);

@@ -2,14 +2,15 @@
 
 use crate::code::{Code, Outcome};
 use crate::memory::{Astray, Place};
-use crate::race::{Access, Mode};
+use crate::race::{Access, Space};
 use crate::registry::{Args, HostKernel, Ran, Tensor, run};
 use crate::report::Kind;
+use crate::shadow::Mode;
 use crate::state::{Sort, State};
 use crate::task::Task;
 
 /// Separate pieces into which a strided operand is taken apart for race detection; beyond, its whole span counts.
-const MOST_PIECES: i64 = 1024;
+const MOST_PIECES: i64 = 256;
 
 /// A kernel with its parameters, still by device address.
 #[derive(Clone)]
@@ -63,9 +64,23 @@ fn block_of(ty: i32) -> Option<(i64, i64)> {
     Some(block)
 }
 
+/// What a kernel's innermost extents count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counts {
+    Elements,
+    Blocks,
+}
+
+impl Counts {
+    fn of(kernel: &str) -> Counts {
+        if kernel.ends_with("_units") { Counts::Blocks } else { Counts::Elements }
+    }
+}
+
 /// Half-open byte ranges of a tensor relative to its data. None if its shape makes no sense.
-fn pieces(tensor: &Tensor) -> Option<Vec<(i64, i64)>> {
-    let (elements, bytes) = block_of(tensor.ty)?;
+fn pieces(tensor: &Tensor, counts: Counts) -> Option<Vec<(i64, i64)>> {
+    let (in_block, bytes) = block_of(tensor.ty)?;
+    let elements = if counts == Counts::Elements { in_block } else { 1 };
     if tensor.ne.iter().any(|n| *n < 0) || tensor.nb.iter().any(|s| *s < 0) || tensor.ne[0] % elements != 0 {
         return None;
     }
@@ -156,19 +171,20 @@ impl State {
             if tensor.data.is_null() || modes.is_empty() {
                 continue;
             }
-            let ranges =
-                pieces(tensor).ok_or_else(|| Astray::new(format!("operand {bit} of no sensible shape: {tensor:?}")))?;
+            let shape = || Astray::new(format!("operand {bit} of no sensible shape: {tensor:?}"));
+            let ranges = pieces(tensor, Counts::of(launch.name)).ok_or_else(shape)?;
             let data = tensor.data as u64;
+            let Some(span) = ranges.iter().map(|(_, to)| *to).max() else { continue };
+            let space = self.operand(device, bit, data, data.wrapping_add(span as u64))?;
             for (from, to) in ranges {
-                let (start, end) = (data.wrapping_add(from as u64), data.wrapping_add(to as u64));
-                let space = self.operand(device, bit, start, end)?;
+                let (start, end) = (data + from as u64, data + to as u64);
                 found.extend(modes.iter().map(|mode| Access { space, start, end, mode: *mode }));
             }
         }
         Ok(found)
     }
 
-    fn operand(&self, device: u32, bit: usize, start: u64, end: u64) -> Result<crate::race::Space, Astray> {
+    fn operand(&self, device: u32, bit: usize, start: u64, end: u64) -> Result<Space, Astray> {
         let bytes = end.checked_sub(start).ok_or_else(|| Astray::new(format!("operand {bit} beyond all addresses")))?;
         match self.resolve(start, bytes).map_err(|astray| Astray::new(format!("operand {bit}: {astray}")))? {
             Place::Pinned { space } => Ok(space),

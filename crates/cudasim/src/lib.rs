@@ -59,6 +59,7 @@ mod race;
 mod registry;
 mod report;
 mod rng;
+mod shadow;
 mod sim;
 mod state;
 mod stream;

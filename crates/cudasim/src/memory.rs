@@ -5,8 +5,9 @@ use std::fmt;
 
 use crate::code::{Code, Outcome};
 use crate::mapping::Mapping;
-use crate::race::{Shadow, Space};
+use crate::race::Space;
 use crate::report::Kind;
+use crate::shadow::Shadow;
 use crate::state::State;
 
 /// Device addresses begin at multiples of this, as the driver promises.

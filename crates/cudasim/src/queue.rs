@@ -27,6 +27,8 @@ pub struct Op {
     pub task: Task,
     /// What it fails with instead of running.
     pub fault: Option<Code>,
+    /// What the host knows to be finished when it was called, for functions of the host.
+    pub knows: Option<Clock>,
 }
 
 #[derive(Debug)]

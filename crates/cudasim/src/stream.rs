@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::clock::{Clock, Lane};
 use crate::code::{Code, Outcome};
 use crate::queue::{Op, OpId};
-use crate::race::{Actor, NUMBER};
+use crate::race::NUMBER;
+use crate::shadow::Actor;
 use crate::sim::Wait;
 use crate::state::{Sort, State};
 use crate::task::Task;
@@ -199,7 +200,8 @@ impl State {
         }
         clock.set(epoch);
         let deps = deps.into_iter().filter(|d| !self.done(*d)).collect();
-        self.queue.push(id, Op { label, device, lane, deps, task, fault });
+        let knows = matches!(task, Task::Host(_)).then(|| clock.clone());
+        self.queue.push(id, Op { label, device, lane, deps, task, fault, knows });
         (id, clock)
     }
 }

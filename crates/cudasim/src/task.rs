@@ -7,8 +7,9 @@ use crate::code::Code;
 use crate::launch::Launch;
 use crate::memory::{Astray, Place};
 use crate::queue::Op;
-use crate::race::{Access, Mode};
+use crate::race::Access;
 use crate::report::Kind;
+use crate::shadow::Mode;
 use crate::state::State;
 
 /// Where copied bytes come from.

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::{read_text, write_text};
 use crate::memory::Place;
-use crate::race::Mode;
+use crate::shadow::Mode;
 use crate::sim::simulator;
 
 /// Version of the functions in this module, by which a backend knows that it talks to the simulator.

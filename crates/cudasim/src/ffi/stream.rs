@@ -12,7 +12,6 @@ gives! {
     fn cuEventCreate(event: *mut u64, flags: u32) |s| s.event_create(flags);
     fn cuEventElapsedTime(ms: *mut f32, start: Handle, end: Handle) |s| s.elapsed(number(start), number(end));
     fn cuEventElapsedTime_v2(ms: *mut f32, start: Handle, end: Handle) |s| s.elapsed(number(start), number(end));
-    fn cuStreamIsCapturing(status: *mut c_int, stream: Handle) |s| s.capture_status(number(stream));
 }
 
 calls! {
@@ -69,4 +68,15 @@ pub unsafe extern "C" fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, coun
     let ask = || simulator().call("cuGraphGetNodes", |s| s.graph_nodes(number(graph)));
     // SAFETY: the caller says that `count` can be written.
     code_of(unsafe { give("cuGraphGetNodes", count, ask) })
+}
+
+/// The driver's `cuStreamIsCapturing`.
+///
+/// # Safety
+/// What the driver asks of its callers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_int) -> CuResult {
+    let ask = || simulator().call("cuStreamIsCapturing", |s| s.capture_status(number(stream)));
+    // SAFETY: the caller says that `status` can be written.
+    code_of(unsafe { give("cuStreamIsCapturing", status, ask) })
 }
