@@ -8,6 +8,8 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(lm_kernels)");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
+    // Threads of the process keep state in the library: it stays when the last user closes it.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed={KERNELS}");
     let host = Path::new(KERNELS).join("lm_host.cpp");
     if !host.exists() {

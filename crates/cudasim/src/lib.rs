@@ -56,7 +56,7 @@ mod memory;
 mod module;
 mod queue;
 mod race;
-mod registry;
+pub mod registry;
 mod report;
 mod rng;
 mod shadow;

@@ -194,11 +194,12 @@ impl State {
         let id = self.queue.next_id();
         let epoch = self.tick(lane);
         let label: Arc<str> = Arc::from(format!("{} in {place}{NUMBER}{}", task.name(), id.0));
+        // An operation is ordered with itself: it may read and write the same bytes.
+        clock.set(epoch);
         if let Ok(accesses) = self.accesses(&task, device) {
             let actor = Actor { epoch: Some(epoch), clock: clock.clone(), label: Arc::clone(&label) };
             self.touch(&accesses, &actor);
         }
-        clock.set(epoch);
         let deps = deps.into_iter().filter(|d| !self.done(*d)).collect();
         let knows = matches!(task, Task::Host(_)).then(|| clock.clone());
         self.queue.push(id, Op { label, device, lane, deps, task, fault, knows });
