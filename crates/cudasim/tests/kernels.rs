@@ -134,13 +134,16 @@ fn interleaved_columns_are_not_taken_for_overlapping() {
     assert_eq!(report(), "");
 }
 
+/// An address that is wrong for device 0, made with the help of a good one and of a host address.
+type Wrong = fn(&Machine, u64, u64) -> u64;
+
 #[test]
 fn operands_outside_live_memory_of_the_device_are_illegal_addresses() {
     if no_kernels() {
         return;
     }
     let host = [0f32; 100];
-    let wrong: [(&str, fn(&Machine, u64, u64) -> u64); 4] = [
+    let wrong: [(&str, Wrong); 4] = [
         ("which has 400", |_, a, _| a + 4),
         ("host address", |_, _, host| host),
         ("of freed allocation", |machine, _, _| {
