@@ -38,12 +38,12 @@ pub struct DeviceBytes {
     pub device: String,
     /// The pool that its bytes are of.
     pub pool: String,
-    /// Bytes that may be used.
-    pub limit: u64,
+    /// Bytes that may be used; `None`: not known, and no series.
+    pub limit: Option<u64>,
     /// Bytes in use.
     pub used: u64,
-    /// Bytes that are free.
-    pub free: u64,
+    /// Bytes that are free; `None`: not known, and no series.
+    pub free: Option<u64>,
     /// By model.
     pub models: Vec<ModelBytes>,
 }
@@ -181,9 +181,10 @@ fn memory(registry: &mut Registry, devices: &[DeviceBytes]) {
     let help = "Memory that a model holds, by device, pool and kind";
     registry.register_with_unit("memory", help, Unit::Bytes, family(held, level));
     let room = devices.iter().flat_map(|d| {
-        [("limit", d.limit), ("used", d.used), ("free", d.free)].map(|(state, bytes)| {
+        let known = [("limit", d.limit), ("used", Some(d.used)), ("free", d.free)];
+        known.into_iter().filter_map(|(state, bytes)| {
             let (device, pool) = (d.device.clone(), d.pool.clone());
-            (Room { device, pool, state }, bytes)
+            Some((Room { device, pool, state }, bytes?))
         })
     });
     registry.register_with_unit("device", "Memory of a device: limit, used, free", Unit::Bytes, family(room, level));

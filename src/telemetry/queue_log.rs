@@ -2,11 +2,12 @@
 //!
 //! One lock, taken when a span ends; readers copy what they want while they hold it.
 
-use super::fields::Fields;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::Subscriber;
+use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
@@ -78,7 +79,8 @@ pub struct QueueLog {
 #[derive(Debug, Default)]
 struct State {
     spans: VecDeque<QueueSpan>,
-    totals: BTreeMap<(Box<str>, Box<str>), (u64, u64)>,
+    /// Few: one for each link and path that was used.
+    totals: Vec<LinkTotal>,
 }
 
 impl QueueLog {
@@ -114,11 +116,8 @@ impl QueueLog {
     /// What went over each link, by link and path.
     #[must_use]
     pub fn totals(&self) -> Vec<LinkTotal> {
-        let state = self.lock();
-        let mut totals = Vec::with_capacity(state.totals.len());
-        for ((link, path), &(copies, bytes)) in &state.totals {
-            totals.push(LinkTotal { link: link.clone(), path: path.clone(), copies, bytes });
-        }
+        let mut totals = self.lock().totals.clone();
+        totals.sort_by(|a, b| (&a.link, &a.path).cmp(&(&b.link, &b.path)));
         totals
     }
 
@@ -126,40 +125,78 @@ impl QueueLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, open: &Open, end: Instant) {
-        let fields = &open.fields;
-        let link = fields.text("link");
-        let name = match open.kind {
-            SpanKind::Split => format!("split{}", fields.count("split")),
-            SpanKind::Copy => fields.text("tensor").to_owned(),
-            SpanKind::Sync => "wait".to_owned(),
+    fn push(&self, open: Open, end: Instant) {
+        let Open { kind, since, told } = open;
+        let name = match kind {
+            SpanKind::Split => format!("split{}", told.split).into(),
+            SpanKind::Copy => told.tensor,
+            SpanKind::Sync => "wait".into(),
         };
-        let span = QueueSpan {
-            device: fields.text("device").into(),
-            kind: open.kind,
-            name: name.into(),
-            start: self.at(open.since),
-            end: self.at(end),
-            bytes: fields.count("bytes"),
-            link: (!link.is_empty()).then(|| link.into()),
-        };
+        let (start, end) = (self.at(since), self.at(end));
         let mut state = self.lock();
         // The second hop of a staged copy moves the same bytes on.
-        if open.kind == SpanKind::Copy && fields.text("hop") != "in" {
-            let total = state.totals.entry((link.into(), fields.text("path").into())).or_default();
-            *total = (total.0 + 1, total.1 + span.bytes);
+        if let Some(link) = told.link.as_deref().filter(|_| !told.is_second_hop) {
+            state.count(link, &told.path, told.bytes);
         }
         if state.spans.len() >= self.room {
             state.spans.pop_front();
         }
-        state.spans.push_back(span);
+        let QueueTold { device, bytes, link, .. } = told;
+        state.spans.push_back(QueueSpan { device, kind, name, start, end, bytes, link });
     }
 }
 
+impl State {
+    fn count(&mut self, link: &str, path: &str, bytes: u64) {
+        let known = self.totals.iter_mut().find(|t| &*t.link == link && &*t.path == path);
+        match known {
+            Some(total) => {
+                total.copies += 1;
+                total.bytes += bytes;
+            }
+            None => self.totals.push(LinkTotal { link: link.into(), path: path.into(), copies: 1, bytes }),
+        }
+    }
+}
+
+/// A span that is open.
 struct Open {
     kind: SpanKind,
     since: Instant,
-    fields: Fields,
+    told: QueueTold,
+}
+
+/// The fields that are kept. Read off one by one: a map of them would cost more than the rest.
+#[derive(Default)]
+struct QueueTold {
+    device: Box<str>,
+    link: Option<Box<str>>,
+    path: Box<str>,
+    tensor: Box<str>,
+    is_second_hop: bool,
+    bytes: u64,
+    split: u64,
+}
+
+impl Visit for QueueTold {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "device" => self.device = value.into(),
+            "link" => self.link = Some(value.into()),
+            "path" => self.path = value.into(),
+            "tensor" => self.tensor = value.into(),
+            "hop" => self.is_second_hop = value == "in",
+            _ => {}
+        }
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "bytes" => self.bytes = value,
+            "split" => self.split = value,
+            _ => {}
+        }
+    }
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
 
 /// Fills a log.
@@ -183,15 +220,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for QueueLayer {
             _ => return,
         };
         let Some(span) = context.span(id) else { return };
-        let mut fields = Fields::default();
-        attributes.record(&mut fields);
-        span.extensions_mut().insert(Open { kind, since: Instant::now(), fields });
+        let mut told = QueueTold::default();
+        attributes.record(&mut told);
+        span.extensions_mut().insert(Open { kind, since: Instant::now(), told });
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let end = Instant::now();
         let Some(span) = context.span(&id) else { return };
-        if let Some(open) = span.extensions().get::<Open>() {
+        let open = span.extensions_mut().remove::<Open>();
+        if let Some(open) = open {
             self.log.push(open, end);
         }
     }

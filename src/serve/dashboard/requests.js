@@ -51,7 +51,7 @@ async function load() {
   }
 }
 
-const laneOf = (span) => (span.kind === "copy" ? `${span.link || span.device} ⇢` : String(span.device));
+const laneOf = (span) => (span.kind === "copy" ? String(span.link || `${span.device} copies`) : String(span.device));
 
 /** Devices in order of their first span, each followed by the links that lead to it. */
 function lanesOf(spans) {
