@@ -7,6 +7,7 @@ pub mod input;
 pub mod pack;
 pub mod plan;
 pub mod run;
+pub mod serve;
 pub mod table;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,7 @@ enum Command {
     Plan(Box<plan::Args>),
     Diff(diff::Args),
     Run(Box<run::Args>),
+    Serve(Box<serve::Args>),
 }
 
 /// Parses the command line and does what it says.
@@ -43,6 +45,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Run(args) => run::run(args),
+        Command::Serve(args) => serve::run(args),
     };
     outcome.unwrap_or_else(|error| report(&error))
 }

@@ -51,6 +51,7 @@ pub struct Engine {
     pub(super) state: KvState,
     known: Vec<Known>,
     clock: u64,
+    reused: u64,
     /// Reused for the bytes of inputs and logits.
     pub(super) scratch: Vec<u8>,
 }
@@ -98,8 +99,8 @@ impl Engine {
             (loaded, KvState::new(&placed.layout, settings.sequences, model.params.window))
         };
         let session = Session::new(runtime, options);
-        let (known, clock, scratch) = (Vec::new(), 0, Vec::new());
-        let mut engine = Self { model, settings, prepared, session, loaded, state, known, clock, scratch };
+        let (known, clock, reused, scratch) = (Vec::new(), 0, 0, Vec::new());
+        let mut engine = Self { model, settings, prepared, session, loaded, state, known, clock, reused, scratch };
         if reserve == Reserve::Largest {
             engine.reserve()?;
         }
@@ -148,6 +149,11 @@ impl Engine {
     pub fn session_stats(&self) -> SessionStats {
         self.session.stats()
     }
+    /// Runs of graphs whose plan was known.
+    #[must_use]
+    pub fn graphs_reused(&self) -> u64 {
+        self.reused
+    }
     /// What each device did so far.
     #[must_use]
     pub fn device_stats(&self) -> IdVec<DeviceId, DeviceStats> {
@@ -160,6 +166,7 @@ impl Engine {
         if let Some(at) = self.known.iter().position(|k| k.shape == shape) {
             self.known[at].used = self.clock;
             if self.session.executable(self.known[at].plan).is_some() {
+                self.reused += 1;
                 return Ok(at);
             }
             self.known.swap_remove(at);

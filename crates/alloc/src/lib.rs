@@ -44,4 +44,4 @@ pub use linear::TensorAllocator;
 pub use lowered::{AllocGraph, ArenaId, Item, ItemId, Origin};
 pub use place::{BestOptions, InPlaceTables, Placer, Reorder, UnusedInputs, plan};
 pub use plan::{AllocPlan, Placement, Reuse};
-pub use report::{ArenaReport, PlanReport, report};
+pub use report::{ArenaReport, Lifetime, PlanReport, lifetimes, report};

@@ -7,6 +7,7 @@ use crate::pack::{PackBuffer, PackProblem, lower_bound};
 use crate::place::Facts;
 use crate::plan::{AllocPlan, Placement};
 use loadmaster_graph::{Bytes, Step};
+use std::ops::Range;
 
 /// A plan explained, one entry per arena (ids that share a buffer type have one, under the first of them).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +85,32 @@ pub fn report(
     let stays = stays(graph, arenas, &facts, plan);
     let explain = |arena| explain(graph, arenas, plan, &facts, &stays, arena);
     Ok(PlanReport { arenas: arenas.home_ids().map(explain).collect::<Result<_, _>>()? })
+}
+
+/// Where an item lies, and when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lifetime {
+    /// The item.
+    pub item: ItemId,
+    /// Its place.
+    pub place: Placement,
+    /// The steps in which the bytes are its own: positions in the order of execution.
+    pub steps: Range<Step>,
+}
+
+/// The life of everything that a plan of this graph places, in item order. O(n).
+///
+/// Errors: as those of [`report()`].
+pub fn lifetimes(
+    graph: &AllocGraph<'_>,
+    arenas: &Arenas,
+    ids: BufferIds<'_>,
+    plan: &AllocPlan,
+) -> Result<Vec<Lifetime>, AllocError> {
+    ids.check(graph, arenas)?;
+    let facts = Facts::new(graph, arenas, ids, plan.unused_inputs)?;
+    let life = |s: Stay| Lifetime { item: s.item, place: s.place, steps: Step(s.birth)..Step(s.death) };
+    Ok(stays(graph, arenas, &facts, plan).into_iter().map(life).collect())
 }
 
 /// An item's bytes and the half-open range of steps in which they are its own.

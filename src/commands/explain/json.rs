@@ -11,7 +11,7 @@ pub(super) fn render(explained: &Explained<'_>) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn value(explained: &Explained<'_>) -> Value {
+pub(super) fn value(explained: &Explained<'_>) -> Value {
     let Explained { file, plan, policy, .. } = explained;
     let graph = &file.graph;
     let devices = |ids: &[loadmaster_graph::DeviceId]| ids.iter().map(|d| d.index()).collect::<Vec<_>>();

@@ -94,6 +94,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What `--format json` prints of a graph, planned as its file asks. Errors: a file that contradicts itself.
+pub fn object(file: &GraphFile, policy: PolicyArg) -> anyhow::Result<serde_json::Value> {
+    let setup = Setup::of(file)?;
+    let plan = setup.plan(&file.graph, policy.placer())?;
+    let report = report(&plan.lowered.graph, &plan.arenas, plan.ids(), &plan.memory)?;
+    Ok(json::value(&Explained { file, setup, plan, report, policy, verified: Verified::No }))
+}
+
 /// A checker does not accept a plan. The reference's rules are followed even where they compute nonsense, as with a view
 /// that is pinned away from its root.
 #[derive(Debug, thiserror::Error)]

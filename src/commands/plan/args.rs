@@ -158,7 +158,7 @@ impl Args {
     pub fn machine(&self) -> anyhow::Result<(Machine, Vec<Speed>)> {
         if let Some(path) = &self.machine {
             let machine = Config::read_path(path)?.machine;
-            let speeds = machine.devices().values().map(|d| assumed(d.kind)).collect();
+            let speeds = speeds(&machine);
             return Ok((machine, speeds));
         }
         let mut specs = Vec::new();
@@ -220,6 +220,11 @@ impl Args {
         let has_gpus = machine.devices().values().any(|d| d.kind == DeviceKind::Gpu);
         has_gpus && (self.fit || !placed) && machine.pools().values().any(|p| p.kind != PoolKind::Host)
     }
+}
+
+/// The speeds that are assumed of a machine's devices.
+pub(super) fn speeds(machine: &Machine) -> Vec<Speed> {
+    machine.devices().values().map(|d| assumed(d.kind)).collect()
 }
 
 fn assumed(kind: DeviceKind) -> Speed {

@@ -55,6 +55,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tell(args, &told)
 }
 
+/// What `--format json` prints of a model; on `machine`, if it is given, whatever devices the options name.
+///
+/// Errors: what was asked for makes no sense.
+pub fn object(args: &Args, model: &Model, machine: Option<&loadmaster_sched::Machine>) -> anyhow::Result<Value> {
+    let (machine, speeds) = match machine {
+        Some(machine) => (machine.clone(), args::speeds(machine)),
+        None => args.machine()?,
+    };
+    let placer = args.policy.placer();
+    let request = Request { model, machine: &machine, speeds: &speeds, placer: &placer, reserve: args.reserve };
+    json(&plan(args, &request)?)
+}
+
 fn is_plan(path: &Path) -> bool {
     path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"))
 }
