@@ -113,6 +113,15 @@ fn the_host_is_added_where_no_spec_names_it() {
 }
 
 #[test]
+fn a_cuda_device_may_be_given_several_times_with_a_limit_each() {
+    let m = machine(&["cuda:0:8GiB", "cuda:1", "cuda:0,limit=4GiB", "cuda:0,memory=1GiB,name=last"]);
+    let names: Vec<&str> = m.devices().values().map(|d| &*d.name).collect();
+    assert_eq!(names, ["CUDA0", "CUDA1", "CUDA0.1", "last", "CPU"]);
+    let capacity = |i| m.pools()[m.compute_type(dev(i)).pool].capacity;
+    assert_eq!([0, 1, 2].map(capacity), [Some(Bytes::gib(8)), None, Some(Bytes::gib(4))]);
+}
+
+#[test]
 fn wrong_specs_are_refused_and_told_what_is_allowed() {
     for (text, words) in [
         ("gpu:24GiB", "`gpu` is no kind of device; allowed are cpu"),
@@ -124,6 +133,8 @@ fn wrong_specs_are_refused_and_told_what_is_allowed() {
         ("cuda", "needs its number"),
         ("cuda:x", "`x` is no device number"),
         ("cuda:-1", "no device number"),
+        ("cuda:0:", "no size"),
+        ("cuda:0:8GiB,memory=4GiB", "given twice"),
         ("sim:1GiB,fast", "no KEY=VALUE"),
         ("sim:1GiB,speed=9", "`speed` is no option; allowed are"),
         ("sim:1GiB,name=", "name is empty"),
@@ -142,7 +153,8 @@ fn wrong_specs_are_refused_and_told_what_is_allowed() {
 fn specs_that_contradict_each_other_are_refused() {
     for (specs, words) in [
         (&["cpu", "sim:1GiB"][..], "must come last"),
-        (&["cuda:0", "cuda:0"], "given twice"),
+        (&["cuda:0", "cuda:0"], "it is given twice"),
+        (&["cuda:0:8GiB", "cuda:0"], "how much memory each takes"),
         (&["sim:1GiB,name=a", "sim:1GiB,name=a"], "two devices are named `a`"),
         (&["sim:1GiB,name=CPU"], "named `CPU`"),
     ] {

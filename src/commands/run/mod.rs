@@ -45,7 +45,7 @@ fn try_run(args: &Args) -> anyhow::Result<()> {
         Some(path) => Model::open(path)?,
         None => Model::embedded()?,
     });
-    let machine = args.machine()?;
+    let machine = loadmaster_sched::exec::measured(args.machine()?).map_err(EngineError::from)?;
     let settings = args.settings(&model.params, &machine)?;
     let sampling = args.sampling()?;
     let tokenizer = tokenizer(&model, args)?;

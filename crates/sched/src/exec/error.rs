@@ -86,6 +86,14 @@ pub enum ExecError {
         /// The driver.
         driver: Driver,
     },
+    /// A device's driver is not on this machine, or does not know the device.
+    #[error("device `{device}` cannot be opened: {why}")]
+    NotOpened {
+        /// The device.
+        device: Box<str>,
+        /// What is missing.
+        why: String,
+    },
     /// Two turns of a plan have different steps, which is our own fault.
     #[error("a turn has {found} steps, the first has {expected}")]
     TurnsDiffer {

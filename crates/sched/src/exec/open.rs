@@ -1,7 +1,8 @@
 //! From the description of a machine to devices.
 
 use super::error::{At, ExecError};
-use crate::machine::{Device as Described, Driver, Machine};
+use crate::error::SchedError;
+use crate::machine::{BufferTypeDesc, Device as Described, Driver, Machine};
 use loadmaster_backends::cpu::{ComputeCtx, Workers};
 use loadmaster_backends::{CpuDevice, CpuOptions, Device, SimDevice, SimOptions};
 use loadmaster_graph::{Bytes, DeviceId};
@@ -13,7 +14,7 @@ const UNKNOWN_CAPACITY: Bytes = Bytes::gib(1 << 10);
 
 /// Opens every device of a machine, in its order. Kernels of all devices of the host run on `threads` threads.
 ///
-/// Errors: threads that cannot be started, a device whose driver is not in this program.
+/// Errors: threads that cannot be started, a device whose driver is not in this program or not on this machine.
 pub fn open(machine: &Machine, threads: NonZeroUsize) -> Result<Vec<Arc<dyn Device>>, ExecError> {
     let workers = Workers::new(threads).map_err(|e| ExecError::Threads { threads, reason: e.reason })?;
     machine.devices().iter().map(|(id, device)| open_one(machine, id, device, &workers)).collect()
@@ -46,6 +47,78 @@ fn open_one(
             options.row_padding = memory.row_padding.unwrap_or(0);
             Ok(Arc::new(SimDevice::new(options, kernels).map_err(failed)?))
         }
-        Driver::Cuda { .. } => Err(ExecError::NoDriver { device: device.name.clone(), driver: device.driver }),
+        Driver::Cuda { ordinal } => cuda::open(device, ordinal, memory, capacity),
+    }
+}
+
+/// The machine with the memory of its CUDA devices as the driver counts it now, where the description gives none.
+/// A machine without such devices stays as it is, and no driver is looked for.
+///
+/// Errors: there is no driver, or it does not know the device.
+pub fn measured(machine: Machine) -> Result<Machine, ExecError> {
+    let unknown = |device: &Described| match device.driver {
+        Driver::Cuda { ordinal } => {
+            let pool = machine.buffer_types()[device.buffer_type].pool;
+            machine.pools()[pool].capacity.is_none().then_some((pool, ordinal))
+        }
+        Driver::Host | Driver::Sim => None,
+    };
+    let mut parts = machine.parts().clone();
+    for device in machine.devices().values() {
+        let Some((pool, ordinal)) = unknown(device) else { continue };
+        parts.pools[pool].capacity = Some(cuda::free_memory(device, ordinal)?);
+    }
+    Machine::new(parts).map_err(|e| SchedError::from(e).into())
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use super::{BufferTypeDesc, Bytes, Described, Device, ExecError};
+    use loadmaster_backends::cuda::{CudaDevice, CudaOptions, probe};
+    use std::sync::Arc;
+
+    pub(super) fn open(
+        device: &Described,
+        ordinal: u32,
+        memory: &BufferTypeDesc,
+        limit: Option<Bytes>,
+    ) -> Result<Arc<dyn Device>, ExecError> {
+        let options = CudaOptions {
+            limit,
+            align: memory.alignment,
+            max_buffer: memory.max_size,
+            row_padding: memory.row_padding.unwrap_or(0),
+            ..CudaOptions::new(device.name.clone(), ordinal)
+        };
+        let opened = CudaDevice::open(options);
+        let not_opened = |why: String| ExecError::NotOpened { device: device.name.clone(), why };
+        Ok(Arc::new(opened.map_err(|error| not_opened(error.fault.to_string()))?))
+    }
+
+    pub(super) fn free_memory(device: &Described, ordinal: u32) -> Result<Bytes, ExecError> {
+        let not_opened = |why: String| ExecError::NotOpened { device: device.name.clone(), why };
+        let gpus = probe().map_err(|why| not_opened(why.to_string()))?;
+        let found = gpus.iter().find(|gpu| gpu.ordinal == ordinal);
+        let gpu = found.ok_or_else(|| not_opened(format!("the driver has {} GPUs, no GPU {ordinal}", gpus.len())))?;
+        Ok(gpu.free.unwrap_or(gpu.total))
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use super::{BufferTypeDesc, Bytes, Described, Device, ExecError};
+    use std::sync::Arc;
+
+    pub(super) fn open(
+        device: &Described,
+        _: u32,
+        _: &BufferTypeDesc,
+        _: Option<Bytes>,
+    ) -> Result<Arc<dyn Device>, ExecError> {
+        Err(ExecError::NoDriver { device: device.name.clone(), driver: device.driver })
+    }
+
+    pub(super) fn free_memory(device: &Described, _: u32) -> Result<Bytes, ExecError> {
+        Err(ExecError::NoDriver { device: device.name.clone(), driver: device.driver })
     }
 }

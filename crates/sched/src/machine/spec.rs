@@ -1,4 +1,5 @@
-//! Short descriptions of devices, as given on a command line: `cpu`, `sim:24GiB,chunk=256MiB`, `cuda:0`.
+//! Short descriptions of devices, as given on a command line: `cpu`, `sim:24GiB,chunk=256MiB`, `cuda:0`,
+//! `cuda:0:8GiB`.
 
 use super::build::MemorySpec;
 use super::{Driver, Machine, MachineParts, SpecError, parse_size};
@@ -6,7 +7,7 @@ use crate::error::SchedError;
 use loadmaster_graph::{Align, Bytes};
 use std::str::FromStr;
 
-const ALLOWED: &str = "allowed are cpu[:SIZE], sim:SIZE and cuda:N, each with ,name=NAME ,chunk=SIZE ,align=N \
+const ALLOWED: &str = "allowed are cpu[:SIZE], sim:SIZE and cuda:N[:SIZE], each with ,name=NAME ,chunk=SIZE ,align=N \
                        (and ,memory=SIZE for cuda)";
 
 /// A device in short form.
@@ -14,9 +15,9 @@ const ALLOWED: &str = "allowed are cpu[:SIZE], sim:SIZE and cuda:N, each with ,n
 pub struct DeviceSpec {
     /// Which back end drives it.
     pub driver: Driver,
-    /// Its name; `None`: `SIM0`, `SIM1`, …, `CUDA` and the ordinal, or `CPU`.
+    /// Its name; `None`: `SIM0`, `SIM1`, …, `CUDA` and the ordinal (`CUDA0.1` for the second device on GPU 0), or `CPU`.
     pub name: Option<String>,
-    /// Its memory; `None`: not known.
+    /// Its memory (of a CUDA device: the most that is taken of it); `None`: not known.
     pub memory: Option<Bytes>,
     /// The largest single buffer.
     pub chunk: Option<Bytes>,
@@ -38,10 +39,11 @@ impl FromStr for DeviceSpec {
             ("cpu", Some(bytes)) => (Driver::Host, Some(size(bytes)?)),
             ("sim", Some(bytes)) => (Driver::Sim, Some(size(bytes)?)),
             ("sim", None) => return Err(fault("a virtual GPU needs a size, such as sim:24GiB".to_owned())),
-            ("cuda", Some(n)) => match n.parse() {
-                Ok(ordinal) => (Driver::Cuda { ordinal }, None),
-                Err(_) => return Err(fault(format!("`{n}` is no device number; write cuda:0"))),
-            },
+            ("cuda", Some(argument)) => {
+                let (n, limit) = argument.split_once(':').map_or((argument, None), |(n, limit)| (n, Some(limit)));
+                let ordinal = n.parse().map_err(|_| fault(format!("`{n}` is no device number; write cuda:0")))?;
+                (Driver::Cuda { ordinal }, limit.map(size).transpose()?)
+            }
             ("cuda", None) => return Err(fault("a CUDA device needs its number, such as cuda:0".to_owned())),
             _ => return Err(fault(format!("`{kind}` is no kind of device; {ALLOWED}"))),
         };
@@ -62,7 +64,7 @@ impl DeviceSpec {
             "name" if value.is_empty() => return Err("the name is empty".to_owned()),
             "name" => self.name.replace(value.to_owned()).is_some(),
             "chunk" => self.chunk.replace(size()?).is_some(),
-            "memory" if matches!(self.driver, Driver::Cuda { .. }) => self.memory.replace(size()?).is_some(),
+            "memory" | "limit" if matches!(self.driver, Driver::Cuda { .. }) => self.memory.replace(size()?).is_some(),
             "memory" => return Err("its memory stands after the colon, such as sim:24GiB".to_owned()),
             "align" => {
                 let align = value.parse().ok().and_then(Align::new);
@@ -97,7 +99,9 @@ impl DeviceSpec {
 
 impl Machine {
     /// A machine of devices in priority order. The host processor is always the last: it is added where no `cpu` is
-    /// given, and refused anywhere else. Errors: that, two equal names, a CUDA device twice.
+    /// given, and refused anywhere else. A CUDA device may be given several times: each takes a part of its memory.
+    ///
+    /// Errors: that, two equal names, a CUDA device that is given twice without saying how much each may take.
     pub fn from_specs(specs: &[DeviceSpec]) -> Result<Self, SchedError> {
         let mut parts = MachineParts::default();
         let mut sims = 0;
@@ -106,14 +110,19 @@ impl Machine {
             if spec.driver == Driver::Host && i + 1 != specs.len() {
                 return Err(fault("the host processor takes what no other device does, so it must come last").into());
             }
-            if matches!(spec.driver, Driver::Cuda { .. }) && specs[..i].iter().any(|s| s.driver == spec.driver) {
-                return Err(fault("it is given twice").into());
+            let alike = |specs: &[DeviceSpec]| specs.iter().filter(|s| s.driver == spec.driver).count();
+            if matches!(spec.driver, Driver::Cuda { .. }) && alike(specs) > 1 && spec.memory.is_none() {
+                return Err(fault("it is given twice: say how much memory each takes, such as cuda:0:8GiB").into());
             }
             match (spec.driver, &spec.name) {
                 (Driver::Host, name) => parts.push_host(name.as_deref().unwrap_or("CPU"), spec.layout()),
                 (driver, Some(name)) => parts.push_gpu(name.as_str(), driver, spec.layout()),
                 (Driver::Cuda { ordinal }, None) => {
-                    parts.push_gpu(format!("CUDA{ordinal}"), spec.driver, spec.layout())
+                    let name = match alike(&specs[..i]) {
+                        0 => format!("CUDA{ordinal}"),
+                        n => format!("CUDA{ordinal}.{n}"),
+                    };
+                    parts.push_gpu(name, spec.driver, spec.layout())
                 }
                 (Driver::Sim, None) => parts.push_gpu(format!("SIM{sims}"), spec.driver, spec.layout()),
             };
