@@ -5,7 +5,7 @@ use super::core::Core;
 use super::handles::{DeviceMemory, PinnedBytes};
 use crate::error::Fault;
 use crate::host::{HostBuffer, in_range};
-use crate::sim::padded;
+use crate::sim::memory::padded;
 use crate::stats::Space;
 use loadmaster_alloc::{Buffer, BufferType, Refused};
 use loadmaster_graph::{Align, Bytes, Tensor, TensorId};

@@ -5,11 +5,11 @@
 //! It computes with the CPU's kernels, so results agree bit for bit. It fails on demand, counts what it does, and can
 //! keep simulated time.
 
-mod memory;
+pub(crate) mod memory;
 
 pub use memory::POISON;
+pub(crate) use memory::SimBuffer;
 use memory::SimMemory;
-pub(crate) use memory::{SimBuffer, padded};
 
 use crate::clock::{SimClock, TimeModel};
 use crate::device::{Device, DeviceKind, MemoryInfo, OpShape, PeerAccess};
