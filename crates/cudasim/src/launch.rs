@@ -64,23 +64,9 @@ fn block_of(ty: i32) -> Option<(i64, i64)> {
     Some(block)
 }
 
-/// What a kernel's innermost extents count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Counts {
-    Elements,
-    Blocks,
-}
-
-impl Counts {
-    fn of(kernel: &str) -> Counts {
-        if kernel.ends_with("_units") { Counts::Blocks } else { Counts::Elements }
-    }
-}
-
 /// Half-open byte ranges of a tensor relative to its data. None if its shape makes no sense.
-fn pieces(tensor: &Tensor, counts: Counts) -> Option<Vec<(i64, i64)>> {
-    let (in_block, bytes) = block_of(tensor.ty)?;
-    let elements = if counts == Counts::Elements { in_block } else { 1 };
+fn pieces(tensor: &Tensor) -> Option<Vec<(i64, i64)>> {
+    let (elements, bytes) = block_of(tensor.ty)?;
     if tensor.ne.iter().any(|n| *n < 0) || tensor.nb.iter().any(|s| *s < 0) || tensor.ne[0] % elements != 0 {
         return None;
     }
@@ -172,7 +158,7 @@ impl State {
                 continue;
             }
             let shape = || Astray::new(format!("operand {bit} of no sensible shape: {tensor:?}"));
-            let ranges = pieces(tensor, Counts::of(launch.name)).ok_or_else(shape)?;
+            let ranges = pieces(tensor).ok_or_else(shape)?;
             let data = tensor.data as u64;
             let Some(span) = ranges.iter().map(|(_, to)| *to).max() else { continue };
             let space = self.operand(device, bit, data, data.wrapping_add(span as u64))?;
