@@ -1,7 +1,9 @@
 //! `loadmaster serve`: the service.
 
 use super::input::MachineArgs;
+use crate::serve::requests::Requests;
 use crate::serve::{Config, LoadSpec, ServiceState, serve};
+use crate::telemetry::Telemetry;
 use anyhow::Context;
 use loadmaster_graph::Bytes;
 use loadmaster_sched::{DeviceSpec, Driver, Machine};
@@ -52,6 +54,9 @@ pub struct Args {
     /// Threads of the kernels [default: all cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
+    /// What is told while it runs, and where.
+    #[command(flatten)]
+    pub telemetry: crate::telemetry::Options,
 }
 
 impl Args {
@@ -107,12 +112,20 @@ fn name_of(path: &str) -> &str {
 /// Runs the command until the process is told to end: 0 it ended as told, 1 the service failed, 2 what was asked for
 /// makes no sense.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let requests = Requests::default();
+    let running = Telemetry::new(&args.telemetry, "info")?.with_queue_log(requests.log()).start()?;
+    let status = serve_until_told(args, requests)?;
+    running.finish()?;
+    Ok(status)
+}
+
+fn serve_until_told(args: &Args, requests: Requests) -> anyhow::Result<ExitCode> {
     let (config, machine) = (args.config()?, args.machine()?);
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
     let devices = loadmaster_sched::exec::open(&machine, threads)?;
     let listen = config.listen;
     let open = config.token.is_none();
-    let state = ServiceState::new(config, machine, devices)?;
+    let state = ServiceState::with_requests(config, machine, devices, requests)?;
     for spec in args.specs() {
         let loaded = state.load(&spec);
         loaded.map_err(|e| anyhow::anyhow!("{}", e.message)).with_context(|| format!("model `{}`", spec.id))?;

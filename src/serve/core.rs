@@ -7,6 +7,7 @@ use super::config::Config;
 use super::events::{EventKind, Events};
 use super::history::History;
 use super::ledger::Ledger;
+use super::requests::Requests;
 use super::stats::Stats;
 use crate::engine::EngineError;
 use loadmaster_backends::Device;
@@ -36,13 +37,20 @@ pub struct Core {
     pub stats: Stats,
     /// What was held when.
     pub history: History,
+    /// The last requests, and what queues did for them.
+    pub requests: Requests,
 }
 
 impl Core {
     /// Tests the paths between the devices, which are those of `machine`, in its order.
     ///
     /// Errors: a device that fails.
-    pub fn new(config: Config, machine: Machine, devices: Vec<Arc<dyn Device>>) -> Result<Self, EngineError> {
+    pub fn new(
+        config: Config,
+        machine: Machine,
+        devices: Vec<Arc<dyn Device>>,
+        requests: Requests,
+    ) -> Result<Self, EngineError> {
         let paths = Runtime::new(machine.clone(), devices.clone())?.path_report().to_vec();
         let events = Events::new(Instant::now());
         let name = |d: DeviceId| machine.device(d).name.to_string();
@@ -53,7 +61,7 @@ impl Core {
         }
         let ledger = Mutex::new(Ledger::new(&machine));
         let (stats, history) = (Stats::default(), History::default());
-        Ok(Self { config, machine, devices: IdVec::from_vec(devices), paths, ledger, events, stats, history })
+        Ok(Self { config, machine, devices: IdVec::from_vec(devices), paths, ledger, events, stats, history, requests })
     }
 
     /// Whether a device answers.

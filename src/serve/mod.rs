@@ -19,7 +19,9 @@ pub mod openai;
 pub mod opening;
 pub mod picture;
 mod placing;
+pub mod requests;
 pub mod residual;
+pub mod scrape;
 pub mod state;
 pub mod stats;
 pub mod worker;
@@ -51,6 +53,7 @@ pub fn app(state: &Arc<ServiceState>) -> Router {
     let tell = move || std::future::ready(axum::Json((*document).clone()));
     let guarded = routes
         .route("/api/openapi.json", get(tell))
+        .route("/metrics", get(scrape::scrape))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .layer(from_fn_with_state(Arc::clone(state), auth::check));

@@ -10,6 +10,7 @@ use super::model::{Entry, Phase};
 use super::opening::{self, LoadSpec};
 use super::picture::Picture;
 use super::placing::{Placing, Question};
+use super::requests::Requests;
 use super::residual::Residual;
 use super::worker::{End, Worker};
 use crate::engine::{Engine, EngineError, Reserve};
@@ -40,9 +41,19 @@ pub struct ServiceState {
 impl ServiceState {
     /// A service on open devices: those of `machine`, in its order. No model is loaded. Errors: a device that fails.
     pub fn new(config: Config, machine: Machine, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Self>, EngineError> {
+        Self::with_requests(config, machine, devices, Requests::default())
+    }
+
+    /// The same, with a log of queues that somebody fills. Errors: a device that fails.
+    pub fn with_requests(
+        config: Config,
+        machine: Machine,
+        devices: Vec<Arc<dyn Device>>,
+        requests: Requests,
+    ) -> Result<Arc<Self>, EngineError> {
         let planners = Arc::new(Semaphore::new(config.limits.planners));
         let followers = Arc::new(Semaphore::new(config.limits.followers));
-        let core = Arc::new(Core::new(config, machine, devices)?);
+        let core = Arc::new(Core::new(config, machine, devices, requests)?);
         let (admission, models, ending) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
         Ok(Arc::new(Self { core, admission, models, ending, planners, followers }))
     }

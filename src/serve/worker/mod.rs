@@ -88,6 +88,7 @@ impl Worker {
         // The sequence exists: it was in a slot.
         let _ = self.engine.state_mut().remove(slot, &(Pos(0)..Pos(u32::MAX)));
         self.entry.mailbox.ended(1);
+        self.core.requests.ended(&voice.job.request, &self.entry.id, voice.job.arrived, voice.made());
         let said = json!({ "id": voice.job.request, "model": self.entry.id, "tokens": voice.made() });
         self.core.events.tell(EventKind::Request, said);
     }
