@@ -49,6 +49,14 @@ pub fn cases() -> Vec<Case> {
         let x = Host::random(DType::F16, [2 * block, 5, 2, 3], Lay::Padded, rng);
         cases.push(case(w, x, Lay::Packed));
     }
+    // More than one tile of rows and columns.
+    let rng = &mut Random(14);
+    for dtype in QUANTIZED.into_iter().chain(FLOATS) {
+        let k = dtype.block_len().max(32);
+        let w = Host::random(dtype, [k, 70, 1, 1], Lay::Padded, rng);
+        let x = Host::random(DType::F32, [k, 67, 1, 1], Lay::Packed, rng);
+        cases.push(case(w, x, Lay::Padded));
+    }
     let w = Host::zeros(DType::F32, [0, 3, 1, 1], Lay::Packed);
     let x = Host::zeros(DType::F32, [0, 2, 1, 1], Lay::Packed);
     cases.push(case(w, x, Lay::Packed));

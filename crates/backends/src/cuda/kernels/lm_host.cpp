@@ -9,6 +9,7 @@
 #include "copy.cu"
 #include "elementwise.cu"
 #include "mul_mat_id.cu"
+#include "mul_mat_tile.cu"
 #include "mul_mat_vec.cu"
 #include "norm.cu"
 #include "reduce.cu"

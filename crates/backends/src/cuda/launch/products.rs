@@ -11,6 +11,11 @@ const THREADS: u32 = 128;
 const WARPS: u64 = THREADS as u64 / 32;
 /// Columns that share the weights they meet.
 const COLUMNS: u64 = 8;
+/// Up to this many columns, weights are read for [`COLUMNS`] at a time.
+const FEW_COLUMNS: u64 = 16;
+/// Rows and columns of a tile, and the threads that compute it (mul_mat_tile.cu).
+const TILE: u64 = 64;
+const TILE_THREADS: u32 = 256;
 /// Most blocks along the second and third dimension of a grid.
 pub(super) const MOST_BLOCKS: u64 = 65_535;
 
@@ -18,6 +23,7 @@ pub(super) const MOST_BLOCKS: u64 = 65_535;
 struct Kernels {
     one: &'static str,
     few: &'static str,
+    many: &'static str,
     by_id: &'static str,
 }
 
@@ -39,6 +45,7 @@ macro_rules! kernels {
                 $(DType::$dtype => Kernels {
                     one: concat!("lm_mul_mat_vec1_", $name),
                     few: concat!("lm_mul_mat_vec8_", $name),
+                    many: concat!("lm_mul_mat_tile_", $name),
                     by_id: concat!("lm_mul_mat_id_", $name),
                 },)*
                 _ => return None,
@@ -92,8 +99,7 @@ fn check(node: &Node<'_>, w: &Layout, x: &Layout, dst: &Layout) -> Result<(), Un
     node.require(w.packed_rows() && dst.packed_rows(), "rows of weights and result must be packed")
 }
 
-fn grid(node: &Node<'_>, rows: u64, y: u64, z: u64) -> Result<[u32; 3], Unsupported> {
-    let x = rows.div_ceil(WARPS);
+fn grid(node: &Node<'_>, x: u64, y: u64, z: u64) -> Result<[u32; 3], Unsupported> {
     let fits = x <= i32::MAX as u64 && y <= MOST_BLOCKS && z <= MOST_BLOCKS;
     node.require(fits, "there are more columns or matrices than a grid has blocks")?;
     Ok([x as u32, y as u32, z as u32])
@@ -109,9 +115,13 @@ pub(super) fn mul_mat(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let kernels = kernels(w.dtype);
     node.require(kernels.is_some(), "there is no product with this weight type")?;
     let Some(kernels) = kernels else { return Ok(Launches::default()) };
-    let (kernel, columns) = if dst.ne[1] == 1 { (kernels.one, 1) } else { (kernels.few, COLUMNS) };
-    let grid = grid(node, dst.ne[0], dst.ne[1].div_ceil(columns), dst.ne[2] * dst.ne[3])?;
-    let build = Build::new("mul_mat_vec", kernel, &dst).source(0, &w).grid(grid, THREADS);
+    let (source, kernel, rows, columns, threads) = match dst.ne[1] {
+        1 => ("mul_mat_vec", kernels.one, WARPS, 1, THREADS),
+        2..=FEW_COLUMNS => ("mul_mat_vec", kernels.few, WARPS, COLUMNS, THREADS),
+        _ => ("mul_mat_tile", kernels.many, TILE, TILE, TILE_THREADS),
+    };
+    let grid = grid(node, dst.ne[0].div_ceil(rows), dst.ne[1].div_ceil(columns), dst.ne[2] * dst.ne[3])?;
+    let build = Build::new(source, kernel, &dst).source(0, &w).grid(grid, threads);
     Ok(with_activations(build, &x, w.dtype))
 }
 
@@ -126,7 +136,7 @@ pub(super) fn mul_mat_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let kernels = kernels(w.dtype);
     node.require(kernels.is_some(), "there is no product with this weight type")?;
     let Some(kernels) = kernels else { return Ok(Launches::default()) };
-    let grid = grid(node, dst.ne[0], dst.ne[1], dst.ne[2])?;
+    let grid = grid(node, dst.ne[0].div_ceil(WARPS), dst.ne[1], dst.ne[2])?;
     let build = Build::new("mul_mat_id", kernels.by_id, &dst).source(0, &w).source(2, &ids).grid(grid, THREADS);
     Ok(with_activations(build, &x, w.dtype))
 }

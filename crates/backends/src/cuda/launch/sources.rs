@@ -20,6 +20,7 @@ pub(crate) const SOURCES: &[File] = sources![
     "copy",
     "elementwise",
     "mul_mat_id",
+    "mul_mat_tile",
     "mul_mat_vec",
     "norm",
     "reduce",
