@@ -5,5 +5,6 @@ pub mod config;
 pub mod engine;
 pub mod placement;
 pub mod plan;
+pub mod probe;
 pub mod serve;
 pub mod telemetry;

@@ -153,3 +153,38 @@ fn a_syntax_error_names_its_line() {
     let error = fails(&[POOL, "kind = \n"]);
     assert!(error.contains("line 6"), "{error}");
 }
+
+#[test]
+fn every_machine_file_in_configs_is_written_and_read_back_as_the_same_machine() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    for entry in dir.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let mut config = Config::read_path(&path).unwrap();
+        config.name = "quotes \" and \\ and ⌘".to_owned();
+        for (i, speed) in config.speeds.values_mut().enumerate() {
+            speed.bandwidth = (i % 2 == 0).then_some(Bytes(123_456_789_012 + i as u64));
+            speed.flops = (i % 3 > 0).then_some(1.5e13 + i as f64);
+        }
+        let text = config.to_toml();
+        assert_eq!(Config::parse(&text).unwrap_or_else(|e| panic!("{e}: {text}")), config, "{}", path.display());
+    }
+}
+
+#[test]
+fn speeds_that_make_no_sense_are_refused_with_their_device() {
+    for (line, said) in [
+        ("flops = 0.0", "flops: a speed of 0"),
+        ("flops = -1.0", "flops: a speed of -1"),
+        ("flops = nan", "flops: a speed of NaN"),
+        ("flops = inf", "flops: a speed of inf"),
+        ("flops = 1e19", "up to 1e18"),
+        ("bandwidth = \"0B\"", "bandwidth: a speed of 0"),
+        ("bandwidth = \"fast\"", "bandwidth"),
+    ] {
+        let error = fails(&[POOL, TYPE, &format!("{DEVICE}{line}\n")]);
+        assert!(error.contains(said) && error.contains("CPU"), "{line}: {error}");
+    }
+    let config = Config::parse(&format!("name = \"m\"\n{POOL}{TYPE}{DEVICE}flops = 1e12\nbandwidth = \"50GiB\"\n"));
+    let speed = config.unwrap().speeds.values().next().copied().unwrap();
+    assert_eq!((speed.bandwidth, speed.flops), (Some(Bytes::gib(50)), Some(1e12)));
+}

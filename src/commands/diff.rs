@@ -1,10 +1,13 @@
 //! `loadmaster diff`: what moved between two saved plans, and what it costs.
 
-use super::table::{Column, Table};
+use super::table::{Column, Table, fit};
 use crate::plan::saved::SavedPlan;
 use loadmaster_graph::Bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Longest name of a device in a line that is no table.
+const NAME: usize = 36;
 
 /// Compare two saved plans
 #[derive(clap::Args, Debug)]
@@ -84,7 +87,7 @@ fn moved(a: &SavedPlan, b: &SavedPlan) -> String {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         if first.1 != first.2 {
             let names = if run.len() == 1 { first.0.to_owned() } else { format!("{} to {}", first.0, last.0) };
-            out += &format!("layers {names}: {} → {}\n", first.1, first.2);
+            out += &format!("layers {names}: {} → {}\n", fit(first.1, NAME), fit(first.2, NAME));
         }
     }
     out

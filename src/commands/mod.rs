@@ -3,9 +3,11 @@
 pub mod compare;
 pub mod diff;
 pub mod explain;
+pub mod help;
 pub mod input;
 pub mod pack;
 pub mod plan;
+pub mod probe;
 pub mod run;
 pub mod serve;
 pub mod table;
@@ -30,8 +32,11 @@ enum Command {
     Pack(pack::Args),
     Plan(Box<plan::Args>),
     Diff(diff::Args),
+    Probe(probe::Args),
     Run(Box<run::Args>),
     Serve(Box<serve::Args>),
+    Completions(help::CompletionsArgs),
+    Man(help::ManArgs),
 }
 
 /// Parses the command line and does what it says.
@@ -44,8 +49,11 @@ pub fn main() -> ExitCode {
         Command::Pack(args) => pack::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Probe(args) => probe::run(args),
         Command::Run(args) => run::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Completions(args) => help::completions(args),
+        Command::Man(args) => help::man(args),
     };
     outcome.unwrap_or_else(|error| report(&error))
 }

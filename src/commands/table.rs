@@ -1,6 +1,21 @@
-//! Plain text tables.
+//! Plain text tables, no wider than [`WIDTH`].
 
 use std::fmt::Write;
+
+/// Widest line of a table.
+pub const WIDTH: usize = 100;
+/// Narrowest column of text that is still shortened.
+const NARROWEST: usize = 8;
+
+/// The text, or its beginning and `…` where it is wider than `width`.
+#[must_use]
+pub fn fit(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(width.saturating_sub(1));
+    kept.chain(std::iter::once('…')).collect()
+}
 
 /// How a column is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +26,8 @@ pub enum Column {
     Right,
 }
 
-/// Rows of cells under headings; columns are as wide as their widest cell.
+/// Rows of cells under headings; columns are as wide as their widest cell. Where that makes a line wider than [`WIDTH`],
+/// the widest columns of text are shortened; numbers never are.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(Column, String)>,
@@ -36,11 +52,12 @@ impl Table {
         let headings: Vec<String> = self.columns.iter().map(|(_, h)| h.clone()).collect();
         let lines = || std::iter::once(&headings).chain(&self.rows);
         let width = |i: usize| lines().filter_map(|l| l.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let widths = self.narrowed((0..self.columns.len()).map(width).collect(), indent);
         let mut text = String::new();
         for line in lines() {
             let mut out = " ".repeat(indent);
             for ((cell, &width), (column, _)) in line.iter().zip(&widths).zip(&self.columns) {
+                let cell = if *column == Column::Left { &fit(cell, width) } else { cell };
                 // Writing to a string cannot fail.
                 let _ = match column {
                     Column::Left => write!(out, "{cell:<width$}  "),
@@ -51,6 +68,17 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+
+    /// Takes from the widest column of text until a line fits, or no column can give more.
+    fn narrowed(&self, mut widths: Vec<usize>, indent: usize) -> Vec<usize> {
+        let between = 2 * widths.len().saturating_sub(1) + indent;
+        let texts = || self.columns.iter().enumerate().filter(|(_, (kind, _))| *kind == Column::Left).map(|(i, _)| i);
+        while widths.iter().sum::<usize>() + between > WIDTH {
+            let Some(widest) = texts().max_by_key(|&i| widths[i]).filter(|&i| widths[i] > NARROWEST) else { break };
+            widths[widest] -= 1;
+        }
+        widths
     }
 }
 
@@ -64,5 +92,16 @@ mod tests {
         table.push(["a".to_owned(), "1".to_owned()]);
         table.push(["longer".to_owned(), "1234567".to_owned()]);
         assert_eq!(table.render(2), "  name      bytes\n  a             1\n  longer  1234567\n");
+    }
+    #[test]
+    fn long_names_are_shortened_so_that_lines_fit() {
+        let columns = [(Column::Left, "from"), (Column::Left, "to"), (Column::Right, "bytes")];
+        let mut table = Table::new(&columns);
+        table.push(["a".repeat(300), "b".repeat(20), "18446744073709551615".to_owned()]);
+        let text = table.render(2);
+        assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains('…') && text.contains(&"b".repeat(20)) && text.contains("18446744073709551615"));
+        assert_eq!(fit("abc", 3), "abc");
+        assert_eq!(fit("abcd", 3), "ab…");
     }
 }

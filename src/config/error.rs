@@ -69,6 +69,16 @@ pub enum ConfigError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A speed that nothing has.
+    #[error("{place}: a speed of {found} makes no sense; write a number above 0 and up to {limit:e}")]
+    Speed {
+        /// Where it stands.
+        place: String,
+        /// The number.
+        found: f64,
+        /// The largest allowed.
+        limit: f64,
+    },
     /// The parts contradict each other.
     #[error("{0}")]
     Machine(#[from] MachineError),

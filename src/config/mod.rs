@@ -26,6 +26,8 @@
 //! pools = ["pinned"]               # optional: further memory that it reaches, such as pinned host memory
 //! offload_min_batch = 32           # optional: 32 for a gpu; 0: it never takes operations whose weights are on the host
 //! unsupported_ops = ["SSM_SCAN"]   # optional: operations that it cannot compute, by ggml's names
+//! bandwidth = "800GiB"             # optional: what it reads from its memory a second, as measured
+//! flops = 80e12                    # optional: multiplications and additions a second in matrix products, as measured
 //!
 //! [[link]]                         # optional: ways for bytes from one device to another
 //! from = "CPU"
@@ -38,9 +40,11 @@
 mod error;
 mod raw;
 mod resolve;
+mod write;
 
 pub use error::ConfigError;
 
+use loadmaster_graph::{Bytes, DeviceId, IdVec};
 use loadmaster_sched::Machine;
 use std::path::Path;
 
@@ -57,13 +61,27 @@ pub const MAX_LINKS: usize = 1 << 14;
 /// Longest name in bytes.
 pub const MAX_NAME_LEN: usize = 256;
 
+/// Most operations a second that a device may claim.
+pub const MAX_FLOPS: f64 = 1e18;
+
 /// A machine from a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What the file calls it.
     pub name: String,
     /// The machine.
     pub machine: Machine,
+    /// What the file says of the speed of each device.
+    pub speeds: IdVec<DeviceId, FileSpeed>,
+}
+
+/// What a machine file says of the speed of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FileSpeed {
+    /// Bytes a second that it reads from its memory.
+    pub bandwidth: Option<Bytes>,
+    /// Multiplications and additions a second in matrix products.
+    pub flops: Option<f64>,
 }
 
 impl Config {
@@ -88,5 +106,11 @@ impl Config {
         }
         let raw: raw::RawConfig = toml::from_str(text).map_err(|e| ConfigError::Syntax { why: e.to_string() })?;
         resolve::resolve(raw)
+    }
+
+    /// The text of a machine file that [`Config::parse`] reads back as this.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        write::render(self)
     }
 }

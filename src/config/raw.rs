@@ -59,6 +59,8 @@ pub(super) struct RawDevice {
     pub(super) offload_min_batch: Option<u64>,
     #[serde(default)]
     pub(super) unsupported_ops: Vec<String>,
+    pub(super) bandwidth: Option<String>,
+    pub(super) flops: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -1,7 +1,9 @@
 //! From names to ids, with every limit checked first.
 
 use super::raw::{RawBufferType, RawConfig, RawDevice, RawDeviceKind, RawLink, RawPath, RawPool, RawPoolKind};
-use super::{Config, ConfigError, MAX_BUFFER_TYPES, MAX_DEVICES, MAX_LINKS, MAX_NAME_LEN, MAX_POOLS};
+use super::{
+    Config, ConfigError, FileSpeed, MAX_BUFFER_TYPES, MAX_DEVICES, MAX_FLOPS, MAX_LINKS, MAX_NAME_LEN, MAX_POOLS,
+};
 use loadmaster_graph::{Align, Bytes, Id, Op};
 use loadmaster_sched::machine::{
     BufferTypeDesc, CUDA_ROW_PADDING, DEVICE_ALIGN, HOST_ALIGN, Link, LinkPath, OFFLOAD_MIN_BATCH, Pool, PoolKind,
@@ -36,7 +38,23 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, ConfigError> {
     parts.links = raw.link.iter().enumerate().map(|(i, l)| link(i, l, &names)).collect::<Result<_, _>>()?;
     let fallback = raw.fallback.as_deref().map(|name| find("fallback", "device", name, &names.devices));
     parts.fallback = fallback.transpose()?;
-    Ok(Config { name: raw.name, machine: Machine::new(parts)? })
+    let speeds = raw.device.iter().map(speed).collect::<Result<_, _>>()?;
+    Ok(Config { name: raw.name, machine: Machine::new(parts)?, speeds })
+}
+
+fn speed(raw: &RawDevice) -> Result<FileSpeed, ConfigError> {
+    let place = format!("device `{}`", raw.name);
+    let bandwidth = raw.bandwidth.as_deref().map(|text| size(&place, "bandwidth", text)).transpose()?;
+    let fault =
+        |key: &str, found: f64| ConfigError::Speed { place: format!("{place}: {key}"), found, limit: MAX_FLOPS };
+    if bandwidth == Some(Bytes::ZERO) {
+        return Err(fault("bandwidth", 0.0));
+    }
+    // The negation also holds for what is no number.
+    match raw.flops.filter(|f| !(*f > 0.0 && *f <= MAX_FLOPS)) {
+        Some(found) => Err(fault("flops", found)),
+        None => Ok(FileSpeed { bandwidth, flops: raw.flops }),
+    }
 }
 
 fn check_counts(raw: &RawConfig) -> Result<(), ConfigError> {

@@ -5,7 +5,7 @@ use super::model::Model;
 use super::placed::Placed;
 use super::settings::Settings;
 use crate::placement::LayerDevices;
-use loadmaster_alloc::{ArenaId, Arenas, report};
+use loadmaster_alloc::{ArenaId, ArenaReport, Arenas, report};
 use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, IdVec, Tensor};
 use loadmaster_models::families::{BatchShape, KvLayout, ModelGraph};
 use loadmaster_sched::{LowerOptions, Machine, Plan, PlanOptions, Sizes, compute_types, plan};
@@ -47,6 +47,40 @@ pub struct GraphSummary {
     pub copies: usize,
     /// Bytes of these.
     pub copied: Bytes,
+    /// The same from device to device, in the order of the devices.
+    pub links: Vec<LinkTraffic>,
+}
+
+/// What goes from one device to another in one run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkTraffic {
+    /// Where the tensors are.
+    pub from: DeviceId,
+    /// Where they go.
+    pub to: DeviceId,
+    /// Copies.
+    pub copies: usize,
+    /// Bytes of these.
+    pub bytes: Bytes,
+}
+
+/// What is alive in a device's arena when most of it is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Peak {
+    /// Tokens of the graph that peaks higher.
+    pub tokens: u32,
+    /// The node that runs then.
+    pub node: String,
+    /// Tensors, largest first, with their bytes rounded up to the alignment.
+    pub alive: Vec<(String, Bytes)>,
+}
+
+impl Peak {
+    /// Bytes of all of them.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.alive.iter().map(|(_, bytes)| *bytes).sum()
+    }
 }
 
 /// A model prepared for a machine.
@@ -64,6 +98,8 @@ pub struct Prepared {
     pub full: GraphSummary,
     /// The graph of one token of each sequence.
     pub one: GraphSummary,
+    /// What the peaks are made of.
+    pub peaks: IdVec<DeviceId, Peak>,
 }
 
 /// Prepares a model: places layers, weights and caches, and plans the graphs of a full micro-batch and of one token
@@ -127,6 +163,7 @@ struct Tally<'a, 'p> {
     chunks: IdVec<ArenaId, Vec<Bytes>>,
     devices: IdVec<DeviceId, DeviceNeed>,
     weights: BTreeMap<BufferTypeId, Bytes>,
+    peaks: IdVec<DeviceId, Peak>,
 }
 
 impl<'a, 'p> Tally<'a, 'p> {
@@ -134,7 +171,8 @@ impl<'a, 'p> Tally<'a, 'p> {
         let arenas = Arenas::new(compute_types(placed.machine, &Sizes::ByRule));
         let devices = placed.machine.devices().ids().map(|_| DeviceNeed::default()).collect();
         let chunks = IdVec::filled(Vec::new(), arenas.len());
-        Self { placed, arenas, chunks, devices, weights: BTreeMap::new() }
+        let peaks = placed.machine.devices().ids().map(|_| Peak::default()).collect();
+        Self { placed, arenas, chunks, devices, weights: BTreeMap::new(), peaks }
     }
 
     fn graph(&mut self, shape: BatchShape) -> Result<GraphSummary, EngineError> {
@@ -144,7 +182,7 @@ impl<'a, 'p> Tally<'a, 'p> {
         let lower = LowerOptions { n_copies: settings.copies, ..LowerOptions::default() };
         let options = PlanOptions { assign: settings.assign, lower, placer: settings.placer.clone() };
         let plan = plan(&model.graph, self.placed.machine, &residency, self.arenas.clone(), &options)?;
-        self.compute(&plan)?;
+        self.compute(&plan, shape.tokens)?;
         self.resident(&model);
         let copied = plan.splits.copies().values().map(|c| model.graph.tensor(c.tensor).nbytes()).sum();
         Ok(GraphSummary {
@@ -153,11 +191,12 @@ impl<'a, 'p> Tally<'a, 'p> {
             splits: plan.splits.splits().len(),
             copies: plan.splits.copies().len(),
             copied,
+            links: traffic(&plan),
         })
     }
 
     /// The larger need of every chunk, as an arena that serves all graphs has it.
-    fn compute(&mut self, plan: &Plan<'_>) -> Result<(), EngineError> {
+    fn compute(&mut self, plan: &Plan<'_>, tokens: u32) -> Result<(), EngineError> {
         for arena in self.arenas.ids() {
             let chunks = &mut self.chunks[arena];
             let needed = plan.memory.chunks(arena);
@@ -168,6 +207,11 @@ impl<'a, 'p> Tally<'a, 'p> {
         for arena in explained.map_err(loadmaster_sched::SchedError::from)?.arenas {
             let need = &mut self.devices[DeviceId::new(arena.arena.index())];
             need.bound = need.bound.max(arena.lower_bound);
+            let peak = peak(plan, &arena, tokens);
+            let highest = &mut self.peaks[DeviceId::new(arena.arena.index())];
+            if peak.bytes() > highest.bytes() {
+                *highest = peak;
+            }
         }
         Ok(())
     }
@@ -212,8 +256,25 @@ impl<'a, 'p> Tally<'a, 'p> {
             need.layers = layers_of(&placed.layers, id);
         }
         let (layout, layers) = (placed.layout, placed.layers.clone());
-        Prepared { layout, layers, devices: self.devices, weights: self.weights, full, one }
+        Prepared { layout, layers, devices: self.devices, weights: self.weights, full, one, peaks: self.peaks }
     }
+}
+
+/// The copies of a plan, added up by their ends.
+fn traffic(plan: &Plan<'_>) -> Vec<LinkTraffic> {
+    let mut sums: BTreeMap<(DeviceId, DeviceId), (usize, Bytes)> = BTreeMap::new();
+    for copy in plan.splits.copies().values() {
+        let (copies, bytes) = sums.entry((copy.from, copy.to)).or_default();
+        *copies += 1;
+        *bytes = bytes.saturating_add(copy.bytes);
+    }
+    sums.into_iter().map(|((from, to), (copies, bytes))| LinkTraffic { from, to, copies, bytes }).collect()
+}
+
+fn peak(plan: &Plan<'_>, arena: &ArenaReport, tokens: u32) -> Peak {
+    let node = arena.peak_node.map_or(String::new(), |item| plan.lowered.graph.tensor(item).name.to_string());
+    let alive = arena.alive_at_peak.iter().map(|h| (h.name.to_string(), h.size)).collect();
+    Peak { tokens, node, alive }
 }
 
 /// The layers of a device, the output as the last.

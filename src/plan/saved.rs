@@ -1,11 +1,12 @@
 //! Plans as files: written, read, compared, and refused where the model or the machine is another.
 
 use super::{Choices, ChoicesError};
-use crate::engine::{GraphSummary, Model, Prepared, Settings};
+use crate::engine::{GraphSummary, Model, Peak, Prepared, Settings};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::Bytes;
 use loadmaster_sched::Machine;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Version of the format.
@@ -40,6 +41,9 @@ pub struct SavedPlan {
     pub bytes_per_token: u64,
     /// The graph of a full micro-batch.
     pub prefill: GraphPlan,
+    /// What goes over each link.
+    #[serde(default)]
+    pub links: Vec<LinkPlan>,
     /// The device of each layer, the output as the last.
     pub layers: Vec<LayerPlan>,
     /// Predicted tokens a second.
@@ -89,6 +93,48 @@ pub struct DevicePlan {
     pub free: Option<i64>,
     /// The sum.
     pub total: u64,
+    /// What the compute arena holds when most is alive.
+    #[serde(default)]
+    pub peak: PeakPlan,
+}
+
+/// What is alive in an arena when most is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PeakPlan {
+    /// The node that runs then.
+    pub node: String,
+    /// Tokens of its graph.
+    pub tokens: u32,
+    /// Bytes of all that is alive.
+    pub bytes: u64,
+    /// Tensors, largest first.
+    pub alive: Vec<AlivePlan>,
+}
+
+/// A tensor in an arena.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AlivePlan {
+    /// Its name.
+    pub tensor: String,
+    /// Bytes, rounded up to the alignment.
+    pub bytes: u64,
+}
+
+/// What goes from one device to another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LinkPlan {
+    /// Where the bytes are.
+    pub from: String,
+    /// Where they go.
+    pub to: String,
+    /// Copies for one token of each sequence.
+    pub transfers: usize,
+    /// Bytes of these for each token.
+    pub bytes_per_token: u64,
+    /// Copies for a full micro-batch.
+    pub prefill_transfers: usize,
+    /// Bytes of these, for the whole micro-batch.
+    pub prefill_bytes: u64,
 }
 
 /// What a pool holds, in bytes.
@@ -200,6 +246,7 @@ impl SavedPlan {
                 compute_bound: need.bound.get(),
                 free,
                 total: need.total().get(),
+                peak: peak(&prepared.peaks[id]),
             }
         });
         let name = |d| machine.device(d).name.to_string();
@@ -218,6 +265,7 @@ impl SavedPlan {
             transfers: prepared.one.copies,
             bytes_per_token: prepared.one.copied.get() / u64::from(prepared.one.tokens.max(1)),
             prefill: graph(&prepared.full),
+            links: links(machine, prepared),
             layers: layers.chain([output]).collect(),
             predicted: None,
             llama_cpp_flags: choices.llama_cpp_flags(),
@@ -338,6 +386,28 @@ fn machine_devices(machine: &Machine) -> Vec<MachineDevice> {
 fn graph(summary: &GraphSummary) -> GraphPlan {
     let bytes = summary.copied.get();
     GraphPlan { tokens: summary.tokens, splits: summary.splits, transfers: summary.copies, bytes }
+}
+
+fn peak(peak: &Peak) -> PeakPlan {
+    let alive = peak.alive.iter().map(|(tensor, bytes)| AlivePlan { tensor: tensor.clone(), bytes: bytes.get() });
+    PeakPlan { node: peak.node.clone(), tokens: peak.tokens, bytes: peak.bytes().get(), alive: alive.collect() }
+}
+
+/// Links that either graph uses, in the order of the devices.
+fn links(machine: &Machine, prepared: &Prepared) -> Vec<LinkPlan> {
+    let (one, full) = (&prepared.one, &prepared.full);
+    let ends: BTreeSet<_> = one.links.iter().chain(&full.links).map(|l| (l.from, l.to)).collect();
+    let name = |d| machine.device(d).name.to_string();
+    let link = |(from, to)| {
+        let of = |graph: &GraphSummary| {
+            let found = graph.links.iter().find(|l| (l.from, l.to) == (from, to));
+            found.map_or((0, 0), |l| (l.copies, l.bytes.get()))
+        };
+        let ((transfers, bytes), (prefill_transfers, prefill_bytes)) = (of(one), of(full));
+        let bytes_per_token = bytes / u64::from(one.tokens.max(1));
+        LinkPlan { from: name(from), to: name(to), transfers, bytes_per_token, prefill_transfers, prefill_bytes }
+    };
+    ends.into_iter().map(link).collect()
 }
 
 /// Pools with what the devices take of them; every byte once.

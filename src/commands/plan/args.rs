@@ -2,17 +2,13 @@
 
 use crate::commands::input::PolicyArg;
 use crate::commands::run::Switch;
-use crate::config::Config;
 use crate::plan::Choices;
 use crate::plan::fit::Purpose;
-use crate::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST, Speed, known_gpu};
-use anyhow::Context;
 use clap::ValueEnum;
 use loadmaster_graph::Bytes;
 use loadmaster_models::hparams::HParams;
 use loadmaster_sched::machine::{PoolKind, parse_size};
-use loadmaster_sched::{DeviceKind, DeviceSpec, Driver, Machine};
-use std::collections::BTreeMap;
+use loadmaster_sched::{DeviceKind, Machine};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -154,41 +150,6 @@ impl From<PurposeArg> for Purpose {
 }
 
 impl Args {
-    /// The machine, and the speed of each device.
-    pub fn machine(&self) -> anyhow::Result<(Machine, Vec<Speed>)> {
-        if let Some(path) = &self.machine {
-            let machine = Config::read_path(path)?.machine;
-            let speeds = speeds(&machine);
-            return Ok((machine, speeds));
-        }
-        let mut specs = Vec::new();
-        let mut known = Vec::new();
-        let mut times: BTreeMap<String, usize> = BTreeMap::new();
-        for text in &self.device {
-            let Some(gpu) = known_gpu(text) else {
-                let spec: DeviceSpec = text.parse().with_context(|| format!("--device {text}"))?;
-                known.push(None);
-                specs.push(spec);
-                continue;
-            };
-            let n = times.entry(gpu.name.to_uppercase()).or_default();
-            let name = format!("{}_{n}", gpu.name.to_uppercase());
-            *n += 1;
-            specs.push(DeviceSpec {
-                driver: Driver::Sim,
-                name: Some(name),
-                memory: Some(gpu.memory),
-                chunk: None,
-                align: None,
-            });
-            known.push(Some(gpu.speed));
-        }
-        let machine = Machine::from_specs(&specs)?;
-        let known = known.into_iter().chain(std::iter::repeat(None));
-        let speeds = machine.devices().values().zip(known).map(|(d, k)| k.unwrap_or(assumed(d.kind))).collect();
-        Ok((machine, speeds))
-    }
-
     /// What was chosen.
     #[must_use]
     pub fn choices(&self, params: &HParams) -> Choices {
@@ -219,17 +180,5 @@ impl Args {
             || self.no_kv_offload;
         let has_gpus = machine.devices().values().any(|d| d.kind == DeviceKind::Gpu);
         has_gpus && (self.fit || !placed) && machine.pools().values().any(|p| p.kind != PoolKind::Host)
-    }
-}
-
-/// The speeds that are assumed of a machine's devices.
-pub(super) fn speeds(machine: &Machine) -> Vec<Speed> {
-    machine.devices().values().map(|d| assumed(d.kind)).collect()
-}
-
-fn assumed(kind: DeviceKind) -> Speed {
-    match kind {
-        DeviceKind::Gpu => ASSUMED_GPU,
-        DeviceKind::Cpu => ASSUMED_HOST,
     }
 }

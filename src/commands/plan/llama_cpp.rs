@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub(super) fn run(args: &Args, model: &Model) -> anyhow::Result<ExitCode> {
-    let (machine, _) = args.machine()?;
+    let machine = super::Target::of(args)?.machine;
     let choices = args.choices(&model.params);
     let prediction = predict(&model.file, &machine, &choices.llama_cpp(&machine)?)?;
     let short = short(&machine, &prediction, args.reserve);

@@ -2,9 +2,11 @@
 
 mod args;
 mod llama_cpp;
+mod machine;
 mod text;
 
 pub use args::Args;
+pub use machine::Target;
 
 use crate::engine::Model;
 use crate::plan::advice::{self, CONTEXT_BLOCK, Relaxation};
@@ -30,13 +32,22 @@ pub struct Told {
     pub longest: Option<Option<u32>>,
     /// The longest that was tried.
     pub longest_tried: u32,
+    /// What it was planned for, unless it is a saved plan.
+    pub target: Option<Target>,
+}
+
+impl Told {
+    /// A plan and nothing more.
+    fn of(plan: SavedPlan) -> Self {
+        Self { plan, empty: Vec::new(), relaxations: Vec::new(), longest: None, longest_tried: 0, target: None }
+    }
 }
 
 /// Runs the command: 0 it fits, 1 it does not, 2 what was asked for makes no sense or cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.model.as_deref().filter(|p| is_plan(p)) {
         let plan = SavedPlan::read(path)?;
-        return tell(args, &Told { plan, empty: Vec::new(), relaxations: Vec::new(), longest: None, longest_tried: 0 });
+        return tell(args, &Told::of(plan));
     }
     let model = match &args.model {
         Some(path) => Model::open(path)?,
@@ -45,10 +56,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.engine == EngineArg::LlamaCpp {
         return llama_cpp::run(args, &model);
     }
-    let (machine, speeds) = args.machine()?;
+    let target = Target::of(args)?;
     let placer = args.policy.placer();
-    let request = Request { model: &model, machine: &machine, speeds: &speeds, placer: &placer, reserve: args.reserve };
-    let told = plan(args, &request)?;
+    let (machine, speeds) = (&target.machine, target.speeds.as_slice());
+    let request = Request { model: &model, machine, speeds, placer: &placer, reserve: args.reserve };
+    let told = Told { target: Some(target.clone()), ..plan(args, &request)? };
     if let Some(path) = &args.output {
         told.plan.write(path)?;
     }
@@ -59,13 +71,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// Errors: what was asked for makes no sense.
 pub fn object(args: &Args, model: &Model, machine: Option<&loadmaster_sched::Machine>) -> anyhow::Result<Value> {
-    let (machine, speeds) = match machine {
-        Some(machine) => (machine.clone(), args::speeds(machine)),
-        None => args.machine()?,
+    let target = match machine {
+        Some(machine) => Target::assumed(machine.clone()),
+        None => Target::of(args)?,
     };
     let placer = args.policy.placer();
-    let request = Request { model, machine: &machine, speeds: &speeds, placer: &placer, reserve: args.reserve };
-    json(&plan(args, &request)?)
+    let (machine, speeds) = (&target.machine, target.speeds.as_slice());
+    let request = Request { model, machine, speeds, placer: &placer, reserve: args.reserve };
+    json(&Told { target: Some(target.clone()), ..plan(args, &request)? })
 }
 
 fn is_plan(path: &Path) -> bool {
@@ -90,7 +103,7 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     let relaxations = if plan.fits { Vec::new() } else { advice::relaxations(request, &choices)? };
     let longest = (!args.no_longest).then(|| advice::longest_context(request, &choices));
     let longest_tried = advice::longest_tried(request, &choices);
-    Ok(Told { plan, empty, relaxations, longest, longest_tried })
+    Ok(Told { empty, relaxations, longest, longest_tried, ..Told::of(plan) })
 }
 
 /// The chosen placement; `None` if none fits, which the plan of the given options then explains.
@@ -122,6 +135,9 @@ fn json(told: &Told) -> anyhow::Result<Value> {
         .iter()
         .map(|r| json!({ "what": r.what, "choices": r.choices, "predicted": r.predicted }))
         .collect();
+    if let Some(target) = &told.target {
+        object["speeds"] = target.json();
+    }
     if let Some(longest) = told.longest {
         object["longest_context"] = json!({ "tokens": longest, "block": CONTEXT_BLOCK });
     }

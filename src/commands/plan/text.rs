@@ -1,13 +1,18 @@
 //! A plan for people: at most 100 columns.
 
+use super::machine::told_sources;
 use super::{Told, bytes};
-use crate::commands::table::{Column, Table};
+use crate::commands::table::{Column, Table, fit};
 use crate::plan::advice::CONTEXT_BLOCK;
 use crate::plan::fit::core::WhyEmpty;
 use crate::plan::saved::{LayerPlan, SavedPlan};
 
-/// Layers that a line of the placement names at most.
-const WIDTH: usize = 96;
+/// Widest line.
+const WIDTH: usize = 100;
+/// Devices and links that are listed at most.
+const LISTED: usize = 16;
+/// Tensors of a peak that are listed at most.
+const PEAK_LISTED: usize = 4;
 
 pub(super) fn render(told: &Told) -> String {
     let plan = &told.plan;
@@ -25,27 +30,25 @@ pub(super) fn render(told: &Told) -> String {
     out += &devices(plan);
     out += "\n";
     out += &placement(&plan.layers);
-    out += &format!(
-        "\na token: {} splits, {} copies ({}); a micro-batch of {}: {} splits, {} copies ({}); pipeline depth {}\n",
-        plan.splits,
-        plan.transfers,
-        bytes(plan.bytes_per_token),
-        plan.prefill.tokens,
-        plan.prefill.splits,
-        plan.prefill.transfers,
-        bytes(plan.prefill.bytes),
-        plan.copies
-    );
+    let graph =
+        |splits: usize, copies: usize, moved: u64| format!("{splits} splits, {copies} copies ({})", bytes(moved));
+    let full = &plan.prefill;
+    out += &format!("\na token: {}\n", graph(plan.splits, plan.transfers, plan.bytes_per_token));
+    out += &format!("a micro-batch of {}: {}\n", full.tokens, graph(full.splits, full.transfers, full.bytes));
+    out += &format!("pipeline depth {}\n", plan.copies);
+    out += &links(plan);
+    out += &peaks(plan);
     if let Some(speed) = &plan.predicted {
-        out += &format!(
-            "predicted from assumed speeds: {:.1} tokens/s, prompts {:.0} tokens/s",
-            speed.decode, speed.prefill
-        );
+        out += &format!("predicted: {:.1} tokens/s, prompts {:.0} tokens/s", speed.decode, speed.prefill);
         out += &speed.gap.map_or(String::new(), |g| format!("; at most {:.1} % from the best placement", g * 100.0));
         out += "\n";
+        if let Some(target) = &told.target {
+            out += &format!("  speeds of devices: {}\n", told_sources(&target.sources));
+        }
     }
     for (device, why) in &told.empty {
         let name = &plan.devices[device.index()].name;
+        let name = fit(name, WIDTH / 2);
         out += &match why {
             WhyEmpty::NoRoom => format!("{name} stays empty: no placement that uses it fits\n"),
             WhyEmpty::Slower(s) => format!("{name} stays empty: using it costs {:.3} ms more\n", s * 1e3),
@@ -72,6 +75,50 @@ fn devices(plan: &SavedPlan) -> String {
     table.render(2)
 }
 
+/// Bytes over each link; the longest list that is shown in full has [`LISTED`] lines.
+fn links(plan: &SavedPlan) -> String {
+    if plan.links.is_empty() {
+        return String::new();
+    }
+    let columns = [
+        (Column::Left, "from"),
+        (Column::Left, "to"),
+        (Column::Right, "copies"),
+        (Column::Right, "a token"),
+        (Column::Right, "copies"),
+        (Column::Right, "a micro-batch"),
+    ];
+    let mut table = Table::new(&columns);
+    for l in plan.links.iter().take(LISTED) {
+        let numbers = [l.transfers.to_string(), bytes(l.bytes_per_token)];
+        let prefill = [l.prefill_transfers.to_string(), bytes(l.prefill_bytes)];
+        table.push([l.from.clone(), l.to.clone()].into_iter().chain(numbers).chain(prefill));
+    }
+    table.render(2) + &more(plan.links.len(), LISTED)
+}
+
+/// What the fullest moments of the arenas are made of.
+fn peaks(plan: &SavedPlan) -> String {
+    let mut out = String::new();
+    for d in plan.devices.iter().filter(|d| !d.peak.alive.is_empty()).take(LISTED) {
+        let peak = &d.peak;
+        let head = format!("peak of {}: {} with {} tokens at {}:", d.name, bytes(peak.bytes), peak.tokens, peak.node);
+        out += &fit(&head, WIDTH);
+        out += "\n";
+        for part in peak.alive.iter().take(PEAK_LISTED) {
+            out += &fit(&format!("  {:>12}  {}", bytes(part.bytes), part.tensor), WIDTH);
+            out += "\n";
+        }
+        out += &more(peak.alive.len(), PEAK_LISTED);
+    }
+    out
+}
+
+/// Says how many lines were left out.
+fn more(all: usize, listed: usize) -> String {
+    all.checked_sub(listed).filter(|&n| n > 0).map_or(String::new(), |n| format!("  and {n} more\n"))
+}
+
 fn placement(layers: &[LayerPlan]) -> String {
     let mut out = String::new();
     for run in layers.chunk_by(|a, b| a.device == b.device) {
@@ -80,8 +127,7 @@ fn placement(layers: &[LayerPlan]) -> String {
             [first, .., last] => format!("{} to {}", first.layer, last.layer),
             [] => continue,
         };
-        let line = format!("  layers {names}: {}", run[0].device);
-        out += &line.chars().take(WIDTH).collect::<String>();
+        out += &fit(&format!("  layers {names}: {}", run[0].device), WIDTH);
         out += "\n";
     }
     out
@@ -94,15 +140,19 @@ fn verdict(told: &Told) -> String {
         out += "it fits\n";
     } else {
         for pool in plan.pools.iter().filter(|p| p.short > 0) {
-            out +=
-                &format!("it does not fit: {} is short by {} bytes ({})\n", pool.name, pool.short, bytes(pool.short));
+            out += &format!(
+                "it does not fit: {} is short by {} bytes ({})\n",
+                fit(&pool.name, WIDTH / 3),
+                pool.short,
+                bytes(pool.short)
+            );
         }
         let most = plan.devices.iter().filter(|d| d.free.is_some_and(|f| f < 0));
         for d in most {
             let parts = [("weights", d.weights), ("KV", d.kv), ("compute", d.compute)];
             let share = |n: u64| n as f64 * 100.0 / d.total.max(1) as f64;
             let parts: Vec<String> = parts.iter().map(|(what, n)| format!("{what} {:.0} %", share(*n))).collect();
-            out += &format!("  {}: {}\n", d.name, parts.join(", "));
+            out += &format!("  {}: {}\n", fit(&d.name, WIDTH / 2), parts.join(", "));
         }
         out += if told.relaxations.is_empty() { "no single change or pair makes it fit\n" } else { "it would with\n" };
         for r in &told.relaxations {

@@ -2,7 +2,7 @@
 
 use super::speeds::{ASSUMED_LATENCY, ASSUMED_LINK, Speed};
 use super::{FitError, Request};
-use crate::engine::{Placed, Prepared};
+use crate::engine::{GraphSummary, LinkTraffic, Placed, Prepared};
 use crate::placement::LayerDevices;
 use crate::plan::Choices;
 use crate::plan::saved::Predicted;
@@ -69,6 +69,18 @@ pub fn transfer(machine: &Machine, from: DeviceId, to: DeviceId, bytes: f64) -> 
         Some(link) => link.latency_ns as f64 * 1e-9 + bytes / (link.bandwidth.get().max(1)) as f64,
         None => ASSUMED_LATENCY + bytes / ASSUMED_LINK,
     }
+}
+
+/// Seconds for all copies of a graph, one after another; `uploaded` bytes from the host are not counted.
+fn carried(machine: &Machine, graph: &GraphSummary, uploaded: Bytes) -> f64 {
+    let mut uncounted = uploaded;
+    let link = |l: &LinkTraffic| {
+        let skipped = if l.from == machine.fallback() { l.bytes.min(uncounted) } else { Bytes::ZERO };
+        uncounted = uncounted.saturating_sub(skipped);
+        let first = transfer(machine, l.from, l.to, l.bytes.saturating_sub(skipped).get() as f64);
+        first + l.copies.saturating_sub(1) as f64 * transfer(machine, l.from, l.to, 0.0)
+    };
+    graph.links.iter().map(link).sum()
 }
 
 /// GPUs that take such a batch although its weights are on the host.
@@ -198,14 +210,10 @@ impl Costs {
             uploaded += if *device == host { part.bytes + part.experts } else { 0 };
             uploaded += if *device != host && away(i) { part.experts } else { 0 };
         }
-        let moved =
-            |g: &crate::engine::GraphSummary| g.copies as f64 * ASSUMED_LATENCY + g.copied.get() as f64 / ASSUMED_LINK;
-        decode += moved(&prepared.one);
+        decode += carried(machine, &prepared.one, Bytes::ZERO);
         let micro_batches = choices.batch.min(choices.ctx).div_ceil(self.full_tokens.max(1));
         // Uploads of weights are in the parts' times already.
-        let mut full = prepared.full.clone();
-        full.copied = full.copied.saturating_sub(Bytes(uploaded));
-        prefill[host.index()] += moved(&full);
+        prefill[host.index()] += carried(machine, &prepared.full, Bytes(uploaded));
         let stages: Vec<f64> = prefill.into_iter().filter(|&s| s > 0.0).collect();
         let whole = super::pipeline::pipelined(&stages, micro_batches, choices.copies);
         let rate = |tokens: f64, seconds: f64| if seconds > 0.0 { tokens / seconds } else { 0.0 };

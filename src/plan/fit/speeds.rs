@@ -1,4 +1,5 @@
-//! Speeds of devices: a table of common GPUs by name, and assumptions where nothing is known.
+//! Speeds of devices: measured ones from machine files, peaks of common GPUs by name, and assumptions where nothing is
+//! known.
 
 use loadmaster_graph::Bytes;
 
@@ -11,16 +12,59 @@ pub struct Speed {
     pub operations: f64,
 }
 
-/// A GPU known by name.
+/// Where a speed comes from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SpeedSource {
+    /// Nothing is known: [`ASSUMED_GPU`] or [`ASSUMED_HOST`].
+    Assumed,
+    /// The maker's peak figures, less [`READ_EFFICIENCY`] and [`COMPUTE_EFFICIENCY`].
+    DataSheet,
+    /// A machine file, which is to hold what was measured.
+    File,
+}
+
+impl SpeedSource {
+    /// For people, and for JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Assumed => "assumed",
+            Self::DataSheet => "data sheet",
+            Self::File => "machine file",
+        }
+    }
+}
+
+/// A GPU known by name: peak figures, as its maker states them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct KnownGpu {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Its memory.
+    /// Its memory, in the binary units that it is built of; drivers keep some of it for themselves.
     pub memory: Bytes,
-    /// Its speed.
-    pub speed: Speed,
+    /// Bytes a second of its memory, and dense half-precision products (summed in single precision where the maker tells
+    /// the two apart), at their peaks.
+    pub peak: Speed,
+    /// The title of the document that states them.
+    pub source: &'static str,
 }
+
+impl KnownGpu {
+    /// What is expected of it: the peaks, less the usual losses.
+    #[must_use]
+    pub fn expected(&self) -> Speed {
+        Speed {
+            bandwidth: self.peak.bandwidth * READ_EFFICIENCY,
+            operations: self.peak.operations * COMPUTE_EFFICIENCY,
+        }
+    }
+}
+
+/// Share of the peak bandwidth at which weights are read for one token: an assumption; good kernels reach 0.7 to 0.9.
+pub const READ_EFFICIENCY: f64 = 0.8;
+/// Share of the peak arithmetic of large matrix products: an assumption; good kernels reach 0.5 to 0.8, and those that
+/// decode quantized weights less.
+pub const COMPUTE_EFFICIENCY: f64 = 0.5;
 
 /// A host whose speed is not known: two channels of DDR5-5600, eight cores.
 pub const ASSUMED_HOST: Speed = Speed { bandwidth: 60e9, operations: 0.5e12 };
@@ -31,34 +75,48 @@ pub const ASSUMED_LINK: f64 = 25e9;
 /// Seconds before the first byte arrives.
 pub const ASSUMED_LATENCY: f64 = 10e-6;
 
-const fn gpu(name: &'static str, gib: u64, gb_per_s: f64, tflops: f64) -> KnownGpu {
-    let speed = Speed { bandwidth: gb_per_s * 1e9, operations: tflops * 1e12 };
-    KnownGpu { name, memory: Bytes::gib(gib), speed }
+const AMPERE: &str = "NVIDIA Ampere GA102 GPU Architecture (whitepaper)";
+const ADA: &str = "NVIDIA Ada GPU Architecture (whitepaper)";
+
+const fn gpu(name: &'static str, gib: u64, gb_per_s: f64, tflops: f64, source: &'static str) -> KnownGpu {
+    let peak = Speed { bandwidth: gb_per_s * 1e9, operations: tflops * 1e12 };
+    KnownGpu { name, memory: Bytes::gib(gib), peak, source }
 }
 
-/// Memory in GiB, GB/s and dense FP16 TFLOP/s: rough peaks that were neither measured nor checked against the makers'
-/// documents. Predictions from them order placements; they are not to be quoted.
+/// Memory in GiB, GB/s and dense FP16 TFLOP/s (half of what is stated with sparsity). Peaks: nothing here was measured,
+/// and predictions from them order placements rather than promise speeds.
 pub const KNOWN_GPUS: &[KnownGpu] = &[
-    gpu("rtx3060", 12, 360.0, 25.0),
-    gpu("rtx3090", 24, 936.0, 71.0),
-    gpu("rtx4060ti", 16, 288.0, 44.0),
-    gpu("rtx4070", 12, 504.0, 58.0),
-    gpu("rtx4080", 16, 717.0, 97.0),
-    gpu("rtx4090", 24, 1008.0, 165.0),
-    gpu("rtx5090", 32, 1792.0, 209.0),
-    gpu("l4", 24, 300.0, 121.0),
-    gpu("l40s", 48, 864.0, 362.0),
-    gpu("a10", 24, 600.0, 125.0),
-    gpu("a100-40", 40, 1555.0, 312.0),
-    gpu("a100-80", 80, 2039.0, 312.0),
-    gpu("h100", 80, 3350.0, 989.0),
-    gpu("h200", 141, 4800.0, 989.0),
-    gpu("mi300x", 192, 5300.0, 1307.0),
-    gpu("rx7900xtx", 24, 960.0, 123.0),
+    gpu("rtx3060", 12, 360.0, 25.5, "GeForce RTX 3060 specifications (twice its 12.74 TFLOP/s in single precision)"),
+    gpu("rtx3090", 24, 936.0, 71.0, AMPERE),
+    gpu("rtx4060ti", 16, 288.0, 44.0, "GeForce RTX 4060 Ti specifications (twice its 22 TFLOP/s in single precision)"),
+    gpu("rtx4070", 12, 504.0, 58.3, "GeForce RTX 4070 specifications (twice its 29.15 TFLOP/s in single precision)"),
+    gpu("rtx4080", 16, 716.8, 97.5, ADA),
+    gpu("rtx4090", 24, 1008.0, 165.2, ADA),
+    gpu("rtx5090", 32, 1792.0, 209.5, "NVIDIA RTX Blackwell GPU Architecture (whitepaper)"),
+    gpu("a10", 24, 600.0, 125.0, "NVIDIA A10 Tensor Core GPU datasheet"),
+    gpu("a30", 24, 933.0, 165.0, "NVIDIA A30 Tensor Core GPU datasheet"),
+    gpu("a40", 48, 696.0, 149.7, "NVIDIA A40 datasheet"),
+    gpu("a100-40", 40, 1555.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet"),
+    gpu("a100-80", 80, 2039.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet (80GB SXM)"),
+    gpu("v100", 32, 900.0, 125.0, "NVIDIA V100 Tensor Core GPU datasheet (SXM2)"),
+    gpu("l4", 24, 300.0, 121.0, "NVIDIA L4 Tensor Core GPU datasheet"),
+    gpu("l40s", 48, 864.0, 362.0, "NVIDIA L40S GPU datasheet"),
+    gpu("h100-pcie", 80, 2000.0, 756.0, "NVIDIA H100 Tensor Core GPU datasheet (PCIe)"),
+    gpu("h100-sxm", 80, 3350.0, 989.0, "NVIDIA H100 Tensor Core GPU datasheet (SXM)"),
+    gpu("h200", 141, 4800.0, 989.0, "NVIDIA H200 Tensor Core GPU datasheet (SXM)"),
+    gpu("mi300x", 192, 5300.0, 1307.0, "AMD Instinct MI300X accelerator data sheet"),
+    gpu("rx7900xtx", 24, 960.0, 122.8, "AMD Radeon RX 7900 XTX specifications"),
 ];
 
-/// The GPU of that name.
+/// The GPU of that name; `h100` is the SXM one.
 #[must_use]
 pub fn known_gpu(name: &str) -> Option<&'static KnownGpu> {
+    let name = if name.eq_ignore_ascii_case("h100") { "h100-sxm" } else { name };
     KNOWN_GPUS.iter().find(|g| g.name.eq_ignore_ascii_case(name))
+}
+
+/// The names, for messages.
+#[must_use]
+pub fn known_names() -> String {
+    KNOWN_GPUS.iter().map(|g| g.name).collect::<Vec<_>>().join(", ")
 }
