@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Skip};
 
 /// Devices that one configuration may ask for.
 pub const MAX_DEVICES: u32 = 16;
@@ -42,6 +42,19 @@ pub struct Config {
     pub arch: u32,
     /// Calls that fail.
     pub faults: Vec<Fault>,
+    /// Waits that are left out.
+    pub skips: Vec<Skip>,
+    /// Whether every launch is checked for writes outside what its kernel declares.
+    pub audit: Audit,
+}
+
+/// Whether launches are compared before and after, in time linear in the memory of every allocation that they touch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Audit {
+    /// They are.
+    Writes,
+    /// They are not.
+    Off,
 }
 
 /// Why a configuration was refused.
@@ -62,6 +75,8 @@ impl Default for Config {
             order: Order::Adversarial,
             arch: 80,
             faults: Vec::new(),
+            skips: Vec::new(),
+            audit: Audit::Off,
         }
     }
 }
@@ -85,6 +100,8 @@ impl Config {
                 "order" => config.order = order(value).ok_or_else(|| refuse("is not adversarial, eager or lazy"))?,
                 "arch" => config.arch = value.parse().map_err(|_| refuse("is not a number such as 80"))?,
                 "fail" => config.faults.push(Fault::parse(value).map_err(refuse)?),
+                "skip" => config.skips.push(Skip::parse(value).map_err(refuse)?),
+                "audit" => config.audit = audit(value).ok_or_else(|| refuse("is not writes or off"))?,
                 _ => return Err(refuse("is not a known key")),
             }
         }
@@ -115,6 +132,14 @@ fn order(value: &str) -> Option<Order> {
         "adversarial" => Some(Order::Adversarial),
         "eager" => Some(Order::Eager),
         "lazy" => Some(Order::Lazy),
+        _ => None,
+    }
+}
+
+fn audit(value: &str) -> Option<Audit> {
+    match value {
+        "writes" => Some(Audit::Writes),
+        "off" => Some(Audit::Off),
         _ => None,
     }
 }

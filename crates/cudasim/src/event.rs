@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::code::{Code, Outcome};
+use crate::fault::Skipped;
 use crate::queue::OpId;
 use crate::sim::Wait;
 use crate::state::{Sort, State};
@@ -84,11 +85,19 @@ impl State {
             Mark::Never => Ok(()),
             Mark::Captured { capture, nodes } => {
                 let (capture, nodes) = (*capture, nodes.clone());
+                if std::mem::take(&mut self.skipping) {
+                    self.skipped = Skipped::Missed;
+                    return Ok(());
+                }
                 self.join_capture(stream, capture, &nodes)
             }
             Mark::Queued { op, clock } => {
                 let (op, clock) = (*op, clock.clone());
                 self.refuse_captured_wait(stream)?;
+                let known = self.known(stream)?.clock.clone();
+                if self.skips(&clock, &known) {
+                    return Ok(());
+                }
                 let done = self.done(op);
                 let Some(stream) = self.streams.get_mut(&stream) else { return Err(Code::INVALID_HANDLE) };
                 stream.clock.join(&clock);

@@ -37,6 +37,49 @@ pub struct Fault {
     pub lasting: Lasting,
 }
 
+/// A wait that is left out: the call returns success and orders nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Skip {
+    function: String,
+    nth: u64,
+}
+
+impl Skip {
+    /// Reads `NAME:N`, where `NAME` is a function that waits.
+    pub fn parse(text: &str) -> Result<Skip, &'static str> {
+        const WAITS: [&str; 4] = ["cuStreamWaitEvent", "cuEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize"];
+        let (name, nth) = text.split_once(':').ok_or("says not which call is left out, such as cuStreamWaitEvent:3")?;
+        let nth = nth.parse().ok().filter(|n| *n >= 1).ok_or("says not which call is left out, from 1")?;
+        if !WAITS.contains(&name) {
+            return Err("names no function that waits");
+        }
+        Ok(Skip { function: name.to_owned(), nth })
+    }
+}
+
+/// What became of the wait that was left out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u32)]
+pub enum Skipped {
+    /// None was.
+    Nothing = 0,
+    /// Everything that it would have ordered was ordered already.
+    Redundant = 1,
+    /// It would have ordered something.
+    Missed = 2,
+}
+
+/// What a call meets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Met {
+    /// Nothing: it does what it should.
+    Nothing,
+    /// A failure.
+    Fault(Fault),
+    /// It is left out.
+    Skip,
+}
+
 /// A function's name without `_v2` and the like.
 pub fn plain(name: &str) -> &str {
     match name.rsplit_once("_v") {
@@ -82,18 +125,19 @@ fn default_code(name: &str) -> Code {
 #[derive(Default, Debug)]
 pub struct Faults {
     list: Vec<Fault>,
+    skips: Vec<Skip>,
     calls: BTreeMap<&'static str, u64>,
     total: u64,
 }
 
 impl Faults {
-    /// Fails what `list` says, counting from here.
-    pub fn new(list: Vec<Fault>) -> Faults {
-        Faults { list, ..Faults::default() }
+    /// Fails what `list` says and leaves out what `skips` says, counting from here.
+    pub fn new(list: Vec<Fault>, skips: Vec<Skip>) -> Faults {
+        Faults { list, skips, ..Faults::default() }
     }
 
-    /// Counts a call; the failure that it meets, if any.
-    pub fn count(&mut self, name: &'static str) -> Option<Fault> {
+    /// Counts a call; what it meets.
+    pub fn count(&mut self, name: &'static str) -> Met {
         let plain = plain(name);
         let calls = self.calls.entry(plain).or_insert(0);
         *calls += 1;
@@ -103,7 +147,11 @@ impl Faults {
             Some(function) => function == plain && f.nth == calls,
             None => f.nth == total,
         };
-        self.list.iter().find(meets).cloned()
+        if let Some(fault) = self.list.iter().find(meets) {
+            return Met::Fault(fault.clone());
+        }
+        let skipped = self.skips.iter().any(|skip| skip.function == plain && skip.nth == calls);
+        if skipped { Met::Skip } else { Met::Nothing }
     }
 
     /// Calls so far of a function, or of all.

@@ -197,6 +197,7 @@ impl State {
             // What the kernel neither reads nor writes may point nowhere.
             tensor.data = self.memory.real(address).unwrap_or(std::ptr::null_mut()).cast();
         }
+        let before = self.snapshot(&touched);
         // SAFETY: `kernel_accesses` found every operand that the kernel uses inside live memory just now, and the
         // addresses were translated to the bytes behind them.
         let ran = unsafe { run(launch.kernel, launch.grid, launch.block, launch.shared, &args) };
@@ -204,6 +205,7 @@ impl State {
             self.report.add(Kind::Invalid, format_args!("{label}: {ran:?}"));
             self.kill(device, Code::LAUNCH_FAILED);
         }
+        self.compare(launch, device, label, &before);
         for base in touched {
             let Some(allocation) = self.memory.allocation(base) else { continue };
             if allocation.bytes.guards_intact() {

@@ -22,6 +22,8 @@
 //! | `order=adversarial`, `eager`, `lazy` | by the seed, as early as possible, as late as possible | adversarial |
 //! | `arch=80` | compute capability times ten | 80 |
 //! | `fail=NAME:N[:CODE][:sticky][:late]` | call N of a function (`any`: of all) fails; may be repeated | |
+//! | `skip=cuStreamWaitEvent:N` | call N of a function that waits is left out; may be repeated | |
+//! | `audit=writes` | each launch is checked for writes outside what its kernel declares; slow | off |
 //!
 //! `CODE` is a number or a name such as `OUT_OF_MEMORY`. `sticky` kills the current device: it answers every later call
 //! with the code. `late` lets the call succeed; the operation that it queued fails when it runs, and kills its device.
@@ -30,6 +32,7 @@
 //! # What it does
 //! - Device addresses lie in reserved ranges: the host faults on them. The bytes are elsewhere, between guards that are
 //!   checked after each kernel. Fresh memory is all ones, which is NaN in every float format. No address is given twice.
+//!   Pinned memory is poisoned when a copy into it is queued, so that a reader that does not wait sees NaN.
 //! - Every argument is checked. What is wrong gets the driver's code and a line in the report.
 //! - Operations are queued, and run in an order that the seed chooses among those that events and synchronisation
 //!   allow. See module `queue`.
@@ -41,6 +44,7 @@
 //!
 //! Threads: see module `sim`.
 
+mod audit;
 mod capture;
 mod clock;
 mod code;

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::clock::Clock;
 use crate::code::{Code, Outcome};
 use crate::config::Config;
-use crate::fault::{Fault, Lasting, When, plain};
+use crate::fault::{Fault, Lasting, Met, Skipped, When, plain};
 use crate::queue::{Forced, OpId};
 use crate::report::Kind;
 use crate::state::State;
@@ -87,7 +87,6 @@ impl Simulator {
         let age = state.age + 1;
         *state = State::new(config);
         state.age = age;
-
         Ok(())
     }
 
@@ -107,11 +106,12 @@ impl Simulator {
         if crate::host::inside() {
             return Err(state.invalid(Code::NOT_PERMITTED, format_args!("{name} inside a host function")));
         }
-        let fault = state.faults.count(name);
-        let failure = match fault {
-            Some(fault) => state.strike(fault),
-            None if concerns_no_device(name) => None,
-            None => state.current_device_death(),
+        let met = state.faults.count(name);
+        state.skipping = met == Met::Skip;
+        let failure = match met {
+            Met::Fault(fault) => state.strike(fault),
+            _ if concerns_no_device(name) => None,
+            _ => state.current_device_death(),
         };
         if let Some(code) = failure.filter(|_| !gives_back(name)) {
             return Err(code);
@@ -132,6 +132,10 @@ impl Simulator {
         body: impl FnOnce(&mut State) -> Outcome<T>,
     ) -> Outcome<T> {
         let mut wait = plan(state)?;
+        // Waits of streams are left out where the call itself does its work.
+        if wait.device.is_some() && state.skips(&wait.clock, &Clock::default()) {
+            wait = Wait { device: wait.device, ..Wait::default() };
+        }
         while let Forced::Blocked = state.force(&mut wait.ops) {
             self.changed.notify_all();
             // The lock is given up while a host function runs.
@@ -161,6 +165,19 @@ impl State {
             self.kill(device, fault.code);
         }
         Some(fault.code)
+    }
+
+    /// Whether the call under way is a wait that is left out. `orders` is what it would order before what knows `known`
+    /// and all that the host knows.
+    pub(crate) fn skips(&mut self, orders: &Clock, known: &Clock) -> bool {
+        if !std::mem::take(&mut self.skipping) {
+            return false;
+        }
+        let mut known = known.clone();
+        known.join(&self.host);
+        let became = if orders.within(&known) { Skipped::Redundant } else { Skipped::Missed };
+        self.skipped = self.skipped.max(became);
+        true
     }
 
     fn current_device_death(&self) -> Option<Code> {

@@ -9,7 +9,7 @@ use crate::clock::{Clock, Epoch, Lane};
 use crate::code::{Code, Outcome};
 use crate::config::Config;
 use crate::event::Event;
-use crate::fault::Faults;
+use crate::fault::{Faults, Skipped};
 use crate::mapping::Reservation;
 use crate::memory::Memory;
 use crate::module::{Function, Module};
@@ -81,6 +81,10 @@ pub struct State {
     pub(crate) late: Option<Code>,
     /// Nanoseconds that the operations so far would have taken.
     pub(crate) time: u64,
+    /// Whether the call under way is a wait that is left out.
+    pub(crate) skipping: bool,
+    /// What became of the waits left out so far.
+    pub(crate) skipped: Skipped,
     /// Which configuration of the process this is.
     pub(crate) age: u64,
     next: u64,
@@ -91,7 +95,7 @@ impl State {
     pub fn new(config: Config) -> State {
         let mut state = State {
             rng: Rng::new(config.seed),
-            faults: Faults::new(config.faults.clone()),
+            faults: Faults::new(config.faults.clone(), config.skips.clone()),
             report: Report::default(),
             initialised: false,
             devices: Vec::new(),
@@ -108,6 +112,8 @@ impl State {
             host: Clock::default(),
             late: None,
             time: 0,
+            skipping: false,
+            skipped: Skipped::Nothing,
             age: 0,
             next: 1,
             config,

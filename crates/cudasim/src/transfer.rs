@@ -4,10 +4,15 @@
 //! pinned memory an asynchronous copy is asynchronous, and a synchronous one waits; copies within devices never wait,
 //! whatever they are called.
 
+use std::sync::Arc;
+
 use crate::clock::Clock;
 use crate::code::{Code, Outcome};
+use crate::mapping::POISON;
 use crate::memory::{Astray, Place};
 use crate::queue::OpId;
+use crate::race::Space;
+use crate::shadow::{Actor, Mode};
 use crate::sim::Wait;
 use crate::state::State;
 use crate::task::{Copy, Fill, Source, Task};
@@ -79,6 +84,9 @@ impl State {
         if captured && call.waits == Waits::Sync {
             return Err(self.capture_forbids(stream, call.name));
         }
+        if let (Place::Pinned { space }, false) = (to, captured) {
+            self.spoil_target(space, call.to.1, len);
+        }
         let source = match from {
             Place::Pageable if captured => Source::Pageable(call.from.1),
             Place::Pageable => Source::Staged(staged(call.from.1, call.bytes)),
@@ -92,6 +100,18 @@ impl State {
             (Place::Device { .. }, Place::Device { .. }, Waits::Sync) => false,
         };
         self.after(stream, op.filter(|_| waits))
+    }
+
+    /// Poisons pinned memory that a copy will write, if nothing that is queued may still read it.
+    fn spoil_target(&mut self, space: Space, start: u64, len: u64) {
+        let calls = self.queue.pending().any(|(_, op)| matches!(op.task, Task::Host(_)));
+        let host = Actor { epoch: None, clock: self.host.clone(), label: Arc::from("") };
+        let Some((shadow, _)) = self.memory.shadow(space) else { return };
+        let in_use = !shadow.touch(start, start + len, Mode::Write, &host).is_empty();
+        if !calls && !in_use {
+            // SAFETY: `resolve` found the range inside live pinned memory, and nothing that is queued touches it.
+            unsafe { std::ptr::write_bytes(start as *mut u8, POISON, len as usize) };
+        }
     }
 
     /// A wait for `op`, the last of a stream; none waits for nothing.

@@ -104,13 +104,12 @@ fn tour() -> Vec<u32> {
     failed
 }
 
-fn with_status_order() -> &'static str {
-    "devices=2,order=eager"
-}
+/// Eager, so that questions for completion are answered with yes.
+const TOUR: &str = "devices=2,order=eager";
 
 #[test]
 fn every_call_failing_in_turn_returns_its_code_and_leaks_nothing() {
-    let machine = Machine::bare(with_status_order());
+    let machine = Machine::bare(TOUR);
     assert_eq!(tour(), [0u32; 0], "{}", report());
     assert_eq!(report(), "");
     // SAFETY: null asks for all.
@@ -118,7 +117,7 @@ fn every_call_failing_in_turn_returns_its_code_and_leaks_nothing() {
     assert!(calls > 40, "{}", call_list());
     drop(machine);
     for nth in 1..=calls {
-        let machine = Machine::bare(&format!("{},fail=any:{nth}:{CODE}", with_status_order()));
+        let machine = Machine::bare(&format!("{TOUR},fail=any:{nth}:{CODE}"));
         let failed = tour();
         assert!(failed.contains(&CODE), "call {nth}: {failed:?}");
         let (report, live) = (report(), live());
@@ -232,6 +231,10 @@ fn a_configuration_that_says_nothing_clear_is_refused() {
         "fail=cuMemAlloc:0",
         "fail=malloc:1",
         "fail=any:1:NOT_A_CODE",
+        "skip=cuMemAlloc:1",
+        "skip=cuStreamWaitEvent",
+        "skip=cuStreamWaitEvent:0",
+        "audit=yes",
         "speed=fast",
         "devices",
     ];

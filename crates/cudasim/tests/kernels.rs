@@ -212,6 +212,31 @@ fn a_kernel_that_writes_behind_its_memory_is_caught() {
 }
 
 #[test]
+fn an_audit_finds_writes_to_a_neighbour_in_the_same_allocation() {
+    if no_kernels() {
+        return;
+    }
+    for (config, finding) in [("audit=writes", "changed byte 400 of allocation"), ("audit=off", "")] {
+        let machine = Machine::new(config);
+        let (a, b, stream) = (machine.alloc(1024), machine.alloc(800), machine.stream());
+        machine.upload(b, &[1; 800]);
+        let (_, copy) = function("copy", "lm_copy_bytes");
+        let mut args = sum(a, b, b, 100);
+        args.l[0] = 400;
+        ok(launch(copy, 64, 0, stream, &args));
+        // SAFETY: a handle of this machine.
+        ok(unsafe { cuStreamSynchronize(stream) });
+        assert_eq!(report(), "");
+        args.l[0] = 404;
+        ok(launch(copy, 64, 0, stream, &args));
+        // SAFETY: a handle of this machine.
+        ok(unsafe { cuStreamSynchronize(stream) });
+        assert!(report().contains(finding), "{}", report());
+        assert_eq!(report().is_empty(), finding.is_empty());
+    }
+}
+
+#[test]
 fn launches_that_no_gpu_takes_are_refused() {
     if no_kernels() {
         return;

@@ -273,3 +273,71 @@ fn events_measure_simulated_time() {
     }
     assert!(ms > 0.1 && ms < 1.0, "{ms}");
 }
+
+#[test]
+fn each_wait_left_out_is_reported_or_was_not_needed() {
+    for seed in 0..50 {
+        let (_, report) = fill_and_copy(&format!("seed={seed},skip=cuStreamWaitEvent:1"), Wait::There);
+        assert!(report.starts_with("race: copy of 256 bytes in stream "), "seed {seed}: {report}");
+        assert_eq!(loadmaster_cudasim_skipped(), 2);
+        // Without the first synchronisation the fills of zeros still come first in their streams, but the copy into the
+        // second stream's memory is ordered by that stream.
+        let (bytes, report) = fill_and_copy(&format!("seed={seed},skip=cuCtxSynchronize:1"), Wait::There);
+        assert_eq!((bytes, report.as_str()), (vec![7; BYTES], ""), "seed {seed}");
+        let (_, report) = fill_and_copy(&format!("seed={seed},skip=cuStreamWaitEvent:2"), Wait::There);
+        assert_eq!((report.as_str(), loadmaster_cudasim_skipped()), ("", 0));
+    }
+}
+
+#[test]
+fn a_wait_of_the_host_left_out_is_reported_where_it_was_needed() {
+    for seed in 0..20 {
+        let machine = Machine::new(&format!("seed={seed},skip=cuStreamSynchronize:1"));
+        let (a, stream) = (machine.alloc(64), machine.stream());
+        // SAFETY: device addresses and handles of this machine.
+        unsafe {
+            ok(cuMemsetD8Async(a, 1, 64, stream));
+            ok(cuStreamSynchronize(stream));
+        }
+        machine.download(a, 64);
+        assert!(report().starts_with("race: copy of 64 bytes in the default stream of cuda:0"), "{}", report());
+        assert_eq!(loadmaster_cudasim_skipped(), 2);
+    }
+}
+
+#[test]
+fn a_wait_for_what_the_host_waited_for_is_redundant() {
+    let machine = Machine::new("skip=cuStreamWaitEvent:1");
+    let (a, first, second, event) = (machine.alloc(64), machine.stream(), machine.stream(), machine.event());
+    // SAFETY: device addresses and handles of this machine.
+    unsafe {
+        ok(cuMemsetD8Async(a, 1, 64, first));
+        ok(cuEventRecord(event, first));
+        ok(cuEventSynchronize(event));
+        ok(cuStreamWaitEvent(second, event, 0));
+        ok(cuMemsetD8Async(a, 2, 64, second));
+        ok(cuStreamSynchronize(second));
+    }
+    assert_eq!((loadmaster_cudasim_skipped(), report().as_str()), (1, ""));
+}
+
+#[test]
+fn pinned_memory_that_a_queued_copy_will_write_reads_as_poison() {
+    let machine = Machine::new("order=lazy");
+    let (a, stream, pinned) = (machine.alloc(64), machine.stream(), machine.pinned(64).cast::<u8>());
+    machine.upload(a, &[1; 64]);
+    // SAFETY: device address, pinned memory of that size.
+    unsafe {
+        pinned.write_bytes(5, 64);
+        ok(cuMemcpyDtoHAsync_v2(pinned.cast(), a, 32, stream));
+        assert_eq!((*pinned, *pinned.add(31), *pinned.add(32)), (0xFF, 0xFF, 5));
+        ok(cuStreamSynchronize(stream));
+        assert_eq!((*pinned, *pinned.add(31), *pinned.add(32)), (1, 1, 5));
+        // What an earlier copy still has to read stays as it is.
+        ok(cuMemcpyHtoDAsync_v2(a, pinned.add(32).cast(), 32, stream));
+        ok(cuMemcpyDtoHAsync_v2(pinned.add(32).cast(), a, 32, stream));
+        ok(cuStreamSynchronize(stream));
+    }
+    assert_eq!(machine.download(a, 32), [5; 32]);
+    assert_eq!(report(), "");
+}

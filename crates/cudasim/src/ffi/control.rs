@@ -83,6 +83,13 @@ pub unsafe extern "C" fn loadmaster_cudasim_calls(name: *const c_char) -> u64 {
     simulator().lock().faults.calls(Some(text.as_str()).filter(|t| !t.is_empty()))
 }
 
+/// What became of the wait that the configuration leaves out: 0, it was not met; 1, what it would have ordered was
+/// ordered without it; 2, it would have ordered something.
+#[unsafe(no_mangle)]
+pub extern "C" fn loadmaster_cudasim_skipped() -> u32 {
+    simulator().lock().skipped as u32
+}
+
 /// Says that the host itself touches `len` bytes of pinned memory now (`writes` not 0: changes them), so that a missing
 /// wait before it is reported as a race. Other memory is ignored.
 #[unsafe(no_mangle)]
