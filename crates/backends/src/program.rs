@@ -61,11 +61,12 @@ impl Operand {
         self.dtype.block_size().checked_mul(blocks) == self.span()
     }
 
-    /// What its offset and strides must be multiples of: the element size, or the size of a scale where elements come in blocks
-    /// (views may begin anywhere else, so this is less than the alignment of the buffer type).
+    /// What its offset and strides must be multiples of: the element size; where elements come in blocks, the power of two that
+    /// divides all blocks, at most the word that kernels read them by (views may begin anywhere else, so this is less than the
+    /// alignment of the buffer type).
     pub(crate) fn element_align(&self) -> u64 {
         let size = self.dtype.block_size().get();
-        if self.dtype.block_len() == 1 { size } else { 2 - size % 2 }
+        if self.dtype.block_len() == 1 { size } else { 1 << size.trailing_zeros().min(2) }
     }
 
     /// Number of elements; saturates.

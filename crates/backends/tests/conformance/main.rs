@@ -9,6 +9,8 @@ mod attention;
 mod bits;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_bounds;
 mod element_wise;
 mod errors;
 mod formats;
