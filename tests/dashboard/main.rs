@@ -7,3 +7,4 @@ mod canned;
 mod files;
 mod fixture;
 mod page;
+mod service;

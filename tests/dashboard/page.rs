@@ -5,8 +5,8 @@ use crate::canned::{HOSTILE, MANY, canned};
 use crate::fixture::Fixture;
 use serde_json::{Value, json};
 
-const WIDE: (u32, u32) = (1280, 900);
-const NARROW: (u32, u32) = (390, 844);
+pub const WIDE: (u32, u32) = (1280, 900);
+pub const NARROW: (u32, u32) = (390, 844);
 
 /// All is asked for, and drawn.
 const DRAWN: &str = "document.querySelector('#arena-facts [data-field=size]') && document.querySelector('#trace-facts data') \
@@ -22,7 +22,7 @@ fn open(size: (u32, u32), scheme: &str) -> Option<(Browser, Fixture)> {
 }
 
 /// Pixels of a canvas that have a custom property's colour.
-fn pixels(browser: &mut Browser, canvas: &str, colour: &str) -> u64 {
+pub fn pixels(browser: &mut Browser, canvas: &str, colour: &str) -> u64 {
     let script = format!(
         "(() => {{ const c = document.querySelector('{canvas}'), p = document.createElement('canvas').getContext('2d');
         p.fillStyle = getComputedStyle(c).getPropertyValue('--{colour}'); p.fillRect(0, 0, 1, 1);
@@ -32,7 +32,7 @@ fn pixels(browser: &mut Browser, canvas: &str, colour: &str) -> u64 {
     browser.eval(&script).as_u64().unwrap()
 }
 
-fn value(browser: &mut Browser, selector: &str) -> u64 {
+pub fn value(browser: &mut Browser, selector: &str) -> u64 {
     let text = browser.eval(&format!("document.querySelector(`{selector}`).value"));
     text.as_str().unwrap().parse().unwrap_or_else(|_| panic!("{selector}: {text}"))
 }
