@@ -193,17 +193,14 @@ unsafe impl Send for PinnedBytes {}
 unsafe impl Sync for PinnedBytes {}
 
 impl PinnedBytes {
-    /// Takes pinned memory (not write-combined: the host reads it too), and clears it. Errors: the driver's code.
+    /// Takes pinned memory (not write-combined: the host reads it too). Errors: the driver's code.
     pub(crate) fn new(context: &Arc<Context>, bytes: u64) -> Result<Self, super::code::Code> {
         let mut address: *mut c_void = std::ptr::null_mut();
         let bytes = usize::try_from(bytes.max(1)).map_err(|_| super::code::Code::OUT_OF_MEMORY)?;
         // SAFETY: the pointer is to an address.
         context.try_call(|driver| unsafe { driver.host_alloc(&raw mut address, bytes, HOST_PORTABLE) })?;
         let address = NonNull::new(address.cast()).ok_or(super::code::Code::OUT_OF_MEMORY)?;
-        let pinned = Self { context: Arc::clone(context), address };
-        // SAFETY: the driver gave `bytes` bytes, which nobody else knows of.
-        unsafe { address.as_ptr().write_bytes(0, bytes) };
-        Ok(pinned)
+        Ok(Self { context: Arc::clone(context), address })
     }
 
     /// Its first byte.

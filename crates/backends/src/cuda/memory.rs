@@ -159,6 +159,8 @@ impl BufferType for PinnedMemory {
         // Without a limit nothing is refused.
         let _ = core.counters.take(Space::Unlimited, size);
         let address = bytes.address();
+        // SAFETY: the driver gave as many bytes, which nobody else knows of yet.
+        unsafe { address.as_ptr().write_bytes(0, size.get() as usize) };
         let owner = Box::new(Counted { bytes, core: Arc::clone(core), size });
         // SAFETY: the driver's pinned memory is plain memory of the process; `owner` holds it.
         Ok(Arc::new(unsafe { HostBuffer::external(address, size, &self.name, owner) }))

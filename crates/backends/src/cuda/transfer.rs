@@ -8,7 +8,7 @@ use crate::error::Fault;
 use std::sync::Arc;
 
 /// Bytes of a piece.
-const PIECE: usize = 2 << 20;
+const PIECE: usize = 1 << 20;
 
 /// A stream of its own, and the pieces. Used by one caller at a time.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ impl Executable {
         let slot = &self.ready[self.turn_of(self.state.next) as usize][step];
         let Ready::Write(region) = slot else { return Err(ExecError::NotAnInput(self.named(tensor))) };
         self.check_len(tensor, region.len, bytes.len())?;
-        let outcome = self.wait_on_host(step).and_then(|()| {
+        let outcome = self.wait_to_write(step).and_then(|()| {
             let name = self.labels.names.get(tensor).map_or("", |n| &**n);
             let span = self.notes.host_copy(HostCopy::Write, device, region, name);
             let upload = self.runtime.device(device).upload(region, bytes);
@@ -250,6 +250,15 @@ impl Executable {
             found.map_or(self.runtime.machine().fallback(), |(id, _)| id)
         };
         self.awaited(step).try_for_each(|event| event.synchronize()).map_err(|error| (device(&error), error))
+    }
+
+    /// Waits until an input may be written. The waits of a step leave out what the writes before it have waited for, and
+    /// the caller may write in another order.
+    fn wait_to_write(&self, step: StepId) -> Result<(), (DeviceId, DeviceError)> {
+        let earlier = self.schedule.steps().ids().take_while(|&s| s <= step);
+        let open = earlier.filter(|&s| !self.state.is_written[s.index()]);
+        let is_write = |s: &StepId| matches!(self.schedule.steps()[*s].action, Action::Write { .. });
+        open.filter(is_write).try_for_each(|s| self.wait_on_host(s))
     }
 
     /// Waits until a fetched output of a run has arrived.

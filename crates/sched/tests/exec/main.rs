@@ -1,6 +1,8 @@
 //! Plans bound and run on `cpu` and virtual GPUs: results, overlap, paths, experts, observers, faults.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod experts;
 mod faults;
 mod observer;

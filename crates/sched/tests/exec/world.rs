@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub enum Opened {
     Cpu(Arc<CpuDevice>),
     Sim(Arc<SimDevice>),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<loadmaster_backends::cuda::CudaDevice>),
 }
 
 impl Opened {
@@ -22,12 +24,16 @@ impl Opened {
         match self {
             Self::Cpu(cpu) => cpu.faults(),
             Self::Sim(sim) => sim.faults(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => panic!("its driver is told to fail, not the device"),
         }
     }
     pub fn device(&self) -> Arc<dyn Device> {
         match self {
             Self::Cpu(cpu) => Arc::clone(cpu) as Arc<dyn Device>,
             Self::Sim(sim) => Arc::clone(sim) as Arc<dyn Device>,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(cuda) => Arc::clone(cuda) as Arc<dyn Device>,
         }
     }
     pub fn stats(&self) -> DeviceStats {
