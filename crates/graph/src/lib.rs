@@ -19,7 +19,7 @@ pub mod text;
 pub mod units;
 pub mod verify;
 
-pub use builder::{BuildError, GraphBuilder};
+pub use builder::{BuildError, ColumnOrder, GraphBuilder};
 pub use dtype::DType;
 pub use error::{GraphError, ShapeFault, ViewFault};
 pub use file::{FileError, GraphFile};

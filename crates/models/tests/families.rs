@@ -5,7 +5,7 @@
 mod support;
 
 use loadmaster_graph::file::GraphFile;
-use loadmaster_graph::{Bytes, DType, Graph, Op, Tensor, TensorId};
+use loadmaster_graph::{Bytes, ColumnOrder, DType, Graph, Op, Tensor, TensorId};
 use loadmaster_models::families::{
     self, Attention, BatchShape, CachePart, CacheRequest, FamilyError, GraphSpec, HomeId, Homes, InputKind, KvLayout,
     ModelGraph, Part, SlidingCells,
@@ -161,6 +161,7 @@ fn spec_of(file: &GraphFile, params: &HParams) -> GraphSpec {
             streams: full_mask[3] as u32,
             cells: full_mask[0] as u32,
             sliding_cells: sliding_mask[0] as u32,
+            columns: ColumnOrder::default(),
         },
         layout: KvLayout {
             cells: full[1] as u32,
@@ -231,7 +232,9 @@ fn every_golden_graph_of_the_families_is_rebuilt_exactly() {
 
 fn tiny_spec(params: &HParams, attention: Attention) -> GraphSpec {
     let layout = KvLayout { cells: 256, sliding_cells: 256, streams: 1, key_type: DType::F16, value_type: DType::F16 };
-    let shape = BatchShape { tokens: 4, outputs: 1, first_stream: 0, streams: 1, cells: 256, sliding_cells: 256 };
+    let columns = ColumnOrder::default();
+    let shape =
+        BatchShape { tokens: 4, outputs: 1, first_stream: 0, streams: 1, cells: 256, sliding_cells: 256, columns };
     GraphSpec { shape, layout, attention, homes: Homes::single(params) }
 }
 

@@ -4,7 +4,7 @@ use super::args::Args;
 use super::logits::LogitsLog;
 use crate::commands::print;
 use crate::engine::{Engine, EngineError, Model, Settings};
-use loadmaster_models::kv::{Batch, BatchToken, SequenceId, SequenceSet};
+use loadmaster_models::kv::{Batch, BatchToken, PromptPiece, SequenceId, SequenceSet};
 use loadmaster_models::sampling::{Sampler, SamplingConfig};
 use loadmaster_models::tokenizer::{Ends, Specials, TokenId, TokenKind, Tokenizer, Utf8Stream};
 use std::time::{Duration, Instant};
@@ -234,6 +234,9 @@ pub fn feed(
     let last = tokens.len().div_ceil(each).saturating_sub(1);
     for (i, piece) in tokens.chunks(each).enumerate() {
         let mut batch = Batch::new();
+        if tokens.len() > 1 {
+            batch.set_piece(PromptPiece { before: (i * each) as u32, all: tokens.len() as u32 });
+        }
         for voice in voices.iter_mut() {
             piece.iter().for_each(|&t| voice.sampler.accept(t));
             append(&mut batch, engine, voice.id, piece, i == last);

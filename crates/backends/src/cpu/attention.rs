@@ -10,7 +10,7 @@ use super::error::KernelError;
 use super::isa::Isa;
 use super::math::LANES;
 use super::matmul::values::{Sum, Values, ValuesFn, values_fn};
-use super::matmul::{self, Column, RowsFn, Weights, activation};
+use super::matmul::{self, Column, Order, RowsFn, Weights, activation};
 use super::ops::softmax::{Slopes, scores_to_weights};
 use super::ops::unary::scale_row;
 use super::quant::{RowReader, row_reader};
@@ -243,6 +243,7 @@ impl Attention {
                 data: self.k.row(self.inner(&self.k, task)),
                 stride: self.k.nb[1] as usize,
                 k: self.k.ne[0] as usize,
+                order: Order::Many,
             };
             (self.score)(&k, start..end, &columns, space.panel);
             let mut sums = Vec::with_capacity(places.len());

@@ -16,10 +16,20 @@ pub fn tolerance(weights: DType) -> Tolerance {
     })
 }
 
+/// Types whose products add up in an order that the node asks for.
+const ORDERED: [DType; 4] = [DType::F32, DType::F16, DType::Q4K, DType::Q6K];
+
+/// Orders of summation: one column, many, many of which the last three are left over.
+pub const ORDERS: [&[u32]; 3] = [&[], &[0, 0, 8], &[0, 0, 8 | 3 << 8]];
+
 fn case(w: Host, x: Host, lay: Lay) -> Case {
+    ordered(w, x, lay, ORDERS[0])
+}
+
+fn ordered(w: Host, x: Host, lay: Lay, order: &[u32]) -> Case {
     let ne = [w.ne[1], x.ne[1], x.ne[2], x.ne[3]];
     let tolerance = tolerance(w.dtype);
-    Case::new(Op::MulMat, &[], vec![Some(w), Some(x)], (DType::F32, ne, lay), tolerance)
+    Case::new(Op::MulMat, order, vec![Some(w), Some(x)], (DType::F32, ne, lay), tolerance)
 }
 
 pub fn cases() -> Vec<Case> {
@@ -34,7 +44,8 @@ pub fn cases() -> Vec<Case> {
                 for columns in [1, 2, 4, 9, 19] {
                     let w = Host::random(dtype, [k, rows, 1, 1], Lay::Packed, rng);
                     let x = Host::random(DType::F32, [k, columns, 1, 1], Lay::Packed, rng);
-                    cases.push(case(w, x, Lay::Packed));
+                    let orders = if ORDERED.contains(&dtype) { &ORDERS[..] } else { &ORDERS[..1] };
+                    cases.extend(orders.iter().map(|o| ordered(w.clone(), x.clone(), Lay::Packed, o)));
                 }
             }
         }

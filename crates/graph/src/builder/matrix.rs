@@ -21,7 +21,52 @@ pub enum Precision {
     F16 = 20,
 }
 
+/// How many columns a reference implementation would multiply at once, for devices that follow its order of summation
+/// bit for bit. It says what a token is, not how many columns a product has: a token of a prompt keeps the prompt's
+/// order however the prompt is cut into micro-batches, and a token that was generated has the order of a single column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ColumnOrder {
+    /// Columns that are multiplied at once, at least 1.
+    pub columns: u8,
+    /// The last of the product's columns, which are left over when columns are taken four at a time.
+    pub tail: u8,
+}
+
+impl Default for ColumnOrder {
+    fn default() -> Self {
+        Self { columns: 1, tail: 0 }
+    }
+}
+
+impl ColumnOrder {
+    /// The parameter of MUL_MAT that tells it.
+    pub const WORD: u8 = 2;
+
+    /// All columns of a product at once. More than eight make no difference.
+    #[must_use]
+    pub fn of_all(columns: u32) -> Self {
+        let tail = if columns < 4 { 0 } else { columns % 4 };
+        Self { columns: columns.clamp(1, 8) as u8, tail: tail as u8 }
+    }
+
+    /// What a parameter word tells.
+    #[must_use]
+    pub fn from_word(word: u32) -> Self {
+        let [columns, tail, ..] = word.to_le_bytes();
+        Self { columns: columns.max(1), tail }
+    }
+
+    fn word(self) -> u32 {
+        if self == Self::default() { 0 } else { u32::from_le_bytes([self.columns, self.tail, 0, 0]) }
+    }
+}
+
 impl GraphBuilder {
+    /// Tells devices the order of the columns of every MUL_MAT built from now on.
+    pub fn set_column_order(&mut self, order: ColumnOrder) {
+        self.columns = order;
+    }
+
     /// The product of a matrix and rows. `a`: `[k, n, x, y]`, `b`: `[k, m, x·r, y·s]`. Result: F32 `[n, m, x·r, y·s]`.
     pub fn mul_mat(&mut self, a: TensorId, b: TensorId) -> Built {
         let op = Op::MulMat;
@@ -31,6 +76,9 @@ impl GraphBuilder {
         let ne = [first.ne[1], second.ne[1], second.ne[2], second.ne[3]];
         let mut result = contiguous(op, DType::F32, ne)?;
         result.src = sources(&[Some(a), Some(b)]);
+        if self.columns != ColumnOrder::default() {
+            set_word(&mut result.params, ColumnOrder::WORD.into(), self.columns.word());
+        }
         self.push(result)
     }
 

@@ -35,7 +35,7 @@ mod views;
 pub use attention::{FlashAttn, Rope, RopeMode, SoftMax};
 pub use elementwise::GluHalves;
 pub use error::{BuildError, OperandFault, Operands};
-pub use matrix::Precision;
+pub use matrix::{ColumnOrder, Precision};
 pub use rows::SortOrder;
 
 use crate::dtype::DType;
@@ -58,6 +58,7 @@ pub struct GraphBuilder {
     visited: IdVec<TensorId, bool>,
     nodes: IdVec<NodeId, TensorId>,
     leafs: IdVec<LeafId, TensorId>,
+    columns: ColumnOrder,
 }
 
 type Built = Result<TensorId, BuildError>;

@@ -56,8 +56,10 @@ impl<'a> Context<'a> {
         if spec.homes.layers.len() != params.layers.len() {
             return Err(FamilyError::Homes { expected: params.layers.len(), found: spec.homes.layers.len() });
         }
+        let mut b = GraphBuilder::new();
+        b.set_column_order(spec.shape.columns);
         Ok(Self {
-            b: GraphBuilder::new(),
+            b,
             file,
             params,
             shape: spec.shape,

@@ -268,6 +268,7 @@ impl Context<'_> {
             return Ok((attended, input));
         }
         let rows = self.input(InputKind::OutputRows)?;
+        self.b.set_column_order(self.shape.output_columns());
         Ok((self.b.get_rows(attended, rows)?, self.b.get_rows(input, rows)?))
     }
 

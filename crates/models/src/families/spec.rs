@@ -3,7 +3,7 @@
 use super::error::FamilyError;
 use crate::hparams::{HParams, LayerId, MAX_CONTEXT};
 use crate::kv::{MAX_SEQUENCES, Sharing, Slots};
-use loadmaster_graph::DType;
+use loadmaster_graph::{ColumnOrder, DType};
 
 /// Cells of a cache come in multiples of this.
 const CELL_STEP: u32 = 256;
@@ -132,9 +132,16 @@ pub struct BatchShape {
     pub cells: u32,
     /// Cells seen, in layers with a sliding window.
     pub sliding_cells: u32,
+    /// The order in which products with the tokens' columns are summed.
+    pub columns: ColumnOrder,
 }
 
 impl BatchShape {
+    /// The order behind the selection of the rows whose logits are wanted.
+    pub(super) fn output_columns(&self) -> ColumnOrder {
+        if self.columns == ColumnOrder::default() { self.columns } else { ColumnOrder::of_all(self.outputs) }
+    }
+
     /// The largest shape that a context can meet: the one to reserve memory for. Logits are wanted for every token.
     /// Tokens are rounded up to the same number for each stream, as llama.cpp does.
     #[must_use]
@@ -148,6 +155,7 @@ impl BatchShape {
             streams,
             cells: layout.cells,
             sliding_cells: layout.sliding_cells,
+            columns: ColumnOrder::default(),
         }
     }
 
@@ -164,6 +172,7 @@ impl BatchShape {
             streams: streams.end - streams.start,
             cells: full,
             sliding_cells: slots.sliding.as_ref().map_or(full, |s| state.cache(CacheKind::Sliding).visible(s)),
+            columns: batch.columns(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::{MAX_SEQUENCES, Pos, SequenceId, SequenceSet};
 use crate::tokenizer::TokenId;
+use loadmaster_graph::ColumnOrder;
 use std::collections::BTreeMap;
 
 /// A token to be computed.
@@ -17,10 +18,20 @@ pub struct BatchToken {
     pub wants_logits: bool,
 }
 
+/// A piece of a prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PromptPiece {
+    /// Tokens of the prompt before this piece.
+    pub before: u32,
+    /// Tokens of the whole prompt.
+    pub all: u32,
+}
+
 /// Tokens to be computed together.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Batch {
     tokens: Vec<BatchToken>,
+    piece: Option<PromptPiece>,
 }
 
 /// How sequences share the cells of a cache.
@@ -50,6 +61,8 @@ pub struct MicroBatch {
     pub(super) tokens: Vec<MicroToken>,
     /// With streams of their own: the sequences, consecutive and rising. Else empty.
     pub(super) sequences: Vec<SequenceId>,
+    /// How products with the tokens' columns are summed.
+    columns: ColumnOrder,
 }
 
 /// Why a batch cannot be used.
@@ -110,7 +123,14 @@ impl Batch {
         self.tokens.push(token);
     }
 
-    /// Tokens of one sequence from `first` on; logits are wanted for the last one.
+    /// Says that the tokens of each sequence are a piece of a prompt. llama.cpp adds up products with several tokens in
+    /// another order than with one, and results follow it: those of a prompt do not depend on how it is cut, but differ
+    /// in the last bits from those of the same tokens one by one.
+    pub fn set_piece(&mut self, piece: PromptPiece) {
+        self.piece = Some(piece);
+    }
+
+    /// Tokens of one sequence from `first` on, a whole prompt if there are several; logits are wanted for the last one.
     #[must_use]
     pub fn of_sequence(sequence: SequenceId, first: Pos, tokens: &[TokenId]) -> Self {
         let last = tokens.len().wrapping_sub(1);
@@ -120,7 +140,9 @@ impl Batch {
             sequences: SequenceSet::from_iter([sequence]),
             wants_logits: i == last,
         };
-        Self { tokens: tokens.iter().enumerate().map(token).collect() }
+        let piece = PromptPiece { before: 0, all: tokens.len() as u32 };
+        let piece = Some(piece).filter(|p| p.all > 1);
+        Self { tokens: tokens.iter().enumerate().map(token).collect(), piece }
     }
 
     /// The tokens.
@@ -156,47 +178,111 @@ impl Batch {
     }
 
     /// Cuts the batch into micro-batches of at most `limit` tokens, as llama.cpp does: in order where the cache is
-    /// shared, else the same number of tokens from each of a run of consecutive sequences.
+    /// shared, else the same number of tokens from each of a run of consecutive sequences. Tokens of several sequences
+    /// are never together where some are summed in another order.
     pub fn split(&self, limit: u32, sharing: Sharing) -> Result<Vec<MicroBatch>, BatchError> {
         let limit = limit as usize;
         if limit == 0 {
             return Err(BatchError::ZeroMicroBatch);
         }
-        let indexed = || self.tokens.iter().enumerate().map(|(batch_index, &token)| MicroToken { token, batch_index });
-        match sharing {
-            Sharing::Unified => {
-                let all: Vec<MicroToken> = indexed().collect();
-                Ok(all.chunks(limit).map(|c| MicroBatch { tokens: c.to_vec(), sequences: Vec::new() }).collect())
+        let mut out = Vec::new();
+        for (tokens, orders) in self.parts() {
+            out.extend(cut(&tokens, &orders, limit, sharing)?);
+        }
+        Ok(out)
+    }
+
+    /// Tokens with their orders, in parts that may be cut anywhere.
+    fn parts(&self) -> Vec<(Vec<MicroToken>, Vec<TokenOrder>)> {
+        let indexed = self.tokens.iter().enumerate().map(|(batch_index, &token)| MicroToken { token, batch_index });
+        let Some(piece) = self.piece else {
+            let orders = vec![TokenOrder::default(); self.tokens.len()];
+            return vec![(indexed.collect(), orders)];
+        };
+        let mut places: BTreeMap<Option<SequenceId>, u32> = BTreeMap::new();
+        let mut order = |token: &BatchToken| {
+            let place = places.entry(token.sequences.iter().next()).or_insert(piece.before);
+            *place += 1;
+            TokenOrder::of(*place - 1, piece.all)
+        };
+        let all: Vec<(MicroToken, TokenOrder)> = indexed.map(|t| (t, order(&t.token))).collect();
+        let single = places.len() < 2;
+        let (tails, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, order)| !single && order.is_tail);
+        [rest, tails].into_iter().filter(|part| !part.is_empty()).map(|part| part.into_iter().unzip()).collect()
+    }
+}
+
+/// How products with a token's column are summed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct TokenOrder {
+    columns: ColumnOrder,
+    /// Whether the token is left over when columns are taken four at a time.
+    is_tail: bool,
+}
+
+impl TokenOrder {
+    /// Of token `place` of a prompt of `all` tokens: llama.cpp takes 512 at a time.
+    fn of(place: u32, all: u32) -> Self {
+        const AT_ONCE: u32 = 512;
+        let first = place / AT_ONCE * AT_ONCE;
+        let columns = all.saturating_sub(first).min(AT_ONCE);
+        let order = ColumnOrder::of_all(columns);
+        Self { columns: ColumnOrder { tail: 0, ..order }, is_tail: place - first >= columns - u32::from(order.tail) }
+    }
+
+    /// The order of a micro-batch: the first token's, with the tail that it has.
+    fn of_micro_batch(orders: &[Self]) -> ColumnOrder {
+        let tail = orders.iter().rev().take_while(|o| o.is_tail).count();
+        let columns = orders.first().copied().unwrap_or_default().columns;
+        ColumnOrder { tail: tail.try_into().unwrap_or(u8::MAX), ..columns }
+    }
+}
+
+fn cut(
+    tokens: &[MicroToken],
+    orders: &[TokenOrder],
+    limit: usize,
+    sharing: Sharing,
+) -> Result<Vec<MicroBatch>, BatchError> {
+    match sharing {
+        Sharing::Unified => {
+            let pieces = tokens.chunks(limit).zip(orders.chunks(limit));
+            let micro = |(tokens, orders): (&[MicroToken], &[TokenOrder])| MicroBatch {
+                tokens: tokens.to_vec(),
+                sequences: Vec::new(),
+                columns: TokenOrder::of_micro_batch(orders),
+            };
+            Ok(pieces.map(micro).collect())
+        }
+        Sharing::PerSequence => {
+            let mut waiting: BTreeMap<SequenceId, Vec<(MicroToken, TokenOrder)>> = BTreeMap::new();
+            for (&token, &order) in tokens.iter().zip(orders) {
+                let index = token.batch_index;
+                let sequence = token.token.sequences.only().ok_or(BatchError::Coupled { index })?;
+                waiting.entry(sequence).or_default().push((token, order));
             }
-            Sharing::PerSequence => {
-                let mut waiting: BTreeMap<SequenceId, Vec<MicroToken>> = BTreeMap::new();
-                for token in indexed() {
-                    let index = token.batch_index;
-                    let sequence = token.token.sequences.only().ok_or(BatchError::Coupled { index })?;
-                    waiting.entry(sequence).or_default().push(token);
-                }
-                Ok(split_equal(waiting, limit))
-            }
+            Ok(split_equal(waiting, limit))
         }
     }
 }
 
 /// Takes equal numbers of tokens from runs of consecutive sequences until nothing waits.
-fn split_equal(mut waiting: BTreeMap<SequenceId, Vec<MicroToken>>, limit: usize) -> Vec<MicroBatch> {
+fn split_equal(mut waiting: BTreeMap<SequenceId, Vec<(MicroToken, TokenOrder)>>, limit: usize) -> Vec<MicroBatch> {
     let mut out = Vec::new();
     while let Some((&first, _)) = waiting.first_key_value() {
         let consecutive = waiting.keys().zip(first.index()..).take_while(|(id, i)| id.index() == *i);
         let run: Vec<SequenceId> = consecutive.map(|(id, _)| *id).take(limit).collect();
         let shortest = run.iter().map(|id| waiting[id].len()).min().unwrap_or(0);
         let each = shortest.min((limit / run.len()).max(1));
-        let mut tokens = Vec::with_capacity(each * run.len());
+        let mut taken = Vec::with_capacity(each * run.len());
         for id in &run {
             if let Some(queue) = waiting.get_mut(id) {
-                tokens.extend(queue.drain(..each));
+                taken.extend(queue.drain(..each));
             }
         }
         waiting.retain(|_, queue| !queue.is_empty());
-        out.push(MicroBatch { tokens, sequences: run });
+        let (tokens, orders): (Vec<MicroToken>, Vec<TokenOrder>) = taken.into_iter().unzip();
+        out.push(MicroBatch { tokens, sequences: run, columns: TokenOrder::of_micro_batch(&orders) });
     }
     out
 }
@@ -206,6 +292,12 @@ impl MicroBatch {
     #[must_use]
     pub fn tokens(&self) -> &[MicroToken] {
         &self.tokens
+    }
+
+    /// How products with the tokens' columns are summed.
+    #[must_use]
+    pub fn columns(&self) -> ColumnOrder {
+        self.columns
     }
 
     /// Number of tokens.

@@ -9,7 +9,7 @@ mod cells;
 mod set;
 mod state;
 
-pub use batch::{Batch, BatchError, BatchToken, MicroBatch, MicroToken, Sharing};
+pub use batch::{Batch, BatchError, BatchToken, MicroBatch, MicroToken, PromptPiece, Sharing};
 pub use cells::{CellId, Cells};
 pub use set::{MAX_SEQUENCES, SequenceSet};
 pub use state::{CacheKind, KvCache, KvError, KvState, Slot, Slots, StreamCopy};

@@ -74,8 +74,6 @@ pub(crate) struct Q8x32 {
     pub(crate) d: *const f32,
     /// Scale times sum of codes of each block, rounded to half.
     pub(crate) s: *const f32,
-    /// Sum of the codes of each block.
-    pub(crate) sum: *const i32,
 }
 
 /// Offsets of a record's parts after the codes.
@@ -96,17 +94,15 @@ fn offsets<const N: usize>(codes: usize, bytes: [usize; N]) -> Offsets<N> {
 }
 
 impl Q8x32 {
-    pub(crate) fn layout(k: usize) -> Offsets<3> {
-        offsets(k, [k / 32 * 4; 3])
+    pub(crate) fn layout(k: usize) -> Offsets<2> {
+        offsets(k, [k / 32 * 4; 2])
     }
     /// # Safety
     /// `record` must be one of `k` elements.
     pub(crate) unsafe fn view(record: *const u8, k: usize) -> Self {
-        let [d, s, sum] = Self::layout(k).at;
+        let [d, s] = Self::layout(k).at;
         // SAFETY: the parts lie inside the record.
-        unsafe {
-            Self { codes: record.cast(), d: record.add(d).cast(), s: record.add(s).cast(), sum: record.add(sum).cast() }
-        }
+        unsafe { Self { codes: record.cast(), d: record.add(d).cast(), s: record.add(s).cast() } }
     }
 }
 
@@ -254,7 +250,6 @@ pub(crate) struct Q8x32Mut {
     pub(crate) codes: *mut i8,
     pub(crate) d: *mut f32,
     pub(crate) s: *mut f32,
-    pub(crate) sum: *mut i32,
 }
 
 /// The parts of a record in blocks of 256, to write.
@@ -270,11 +265,11 @@ unsafe fn write_q8x32(isa: Isa, x: *const f32, k: usize, record: *mut u8) {
     // SAFETY: the parts lie inside the record.
     unsafe {
         clear_padding(record, k, layout.at[0]);
-        let [d, s, sum] = layout.at.map(|at| record.add(at));
-        for part in [d, s, sum] {
+        let [d, s] = layout.at.map(|at| record.add(at));
+        for part in [d, s] {
             clear_padding(part, blocks * 4, (blocks * 4).next_multiple_of(64));
         }
-        let to = Q8x32Mut { codes: record.cast(), d: d.cast(), s: s.cast(), sum: sum.cast() };
+        let to = Q8x32Mut { codes: record.cast(), d: d.cast(), s: s.cast() };
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => super::avx512::quantize::write_q8x32(x, blocks, &to),
@@ -301,7 +296,6 @@ unsafe fn write_q8x32_portable(x: *const f32, blocks: usize, to: &Q8x32Mut) {
             to.codes.add(b * 32).cast::<[i8; 32]>().write_unaligned(q.codes);
             to.d.add(b).write(f16_to_f32(round_half(q.d)));
             to.s.add(b).write(f16_to_f32(round_half(q.d * total as f32)));
-            to.sum.add(b).write(total);
         }
     }
 }

@@ -5,11 +5,16 @@
 //! keys); MUL_MAT_ID has one for each expert that a batch uses.
 //!
 //! Activations are first rounded the way the weights' format asks for ([`activation`]). Each result is then a sum in
-//! one fixed order that depends on neither threads, batch nor instruction set:
+//! one fixed order that depends on neither threads, batch nor instruction set. It is the order of llama.cpp's kernels for
+//! AVX-512, because a difference in the last bit becomes one of half a percent where activations are rounded to 8 bits:
 //!
-//! - float weights: sixteen partial sums by fused multiply-add (element i goes to sum i mod 16), then folded pairwise;
-//! - blocks of 32: exact integer sums within a block, `acc += (dw · da) · sum` block after block;
-//! - blocks of 256: the same with the integer scales inside the exact sum, minima apart.
+//! - blocks of 32: eight partial sums (sum j takes elements 4 j to 4 j + 3 of each block: an exact integer, times the
+//!   product of both scales, fused with the sum), minima apart;
+//! - blocks of 256: see [`Adding`](super::quant::block256::Adding);
+//! - float weights: sixteen partial sums by fused multiply-add (element i goes to sum i mod 16), or four times sixteen.
+//!
+//! Where llama.cpp's order depends on the number of columns, ours depends on the order that the node asks for
+//! ([`ColumnOrder`]), not on the columns that it happens to have.
 
 #![allow(
     clippy::needless_range_loop,
@@ -31,7 +36,7 @@ use super::error::KernelError;
 use super::isa::Isa;
 use super::tensor::{NodeArgs, TensorMut, TensorRef};
 use activation::Form;
-use loadmaster_graph::DType;
+use loadmaster_graph::{ColumnOrder, DType};
 use std::ops::Range;
 
 /// One column of a product.
@@ -54,7 +59,38 @@ pub(crate) struct Weights {
     pub(crate) data: *const u8,
     pub(crate) stride: usize,
     pub(crate) k: usize,
+    pub(crate) order: Order,
 }
+
+/// In which order a product's terms are added up, where there are two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// As the reference does for a single column.
+    One,
+    /// As the reference does for several columns.
+    Many,
+}
+
+impl Order {
+    /// The order for a weight type where the reference would multiply `columns` at once.
+    fn of(dtype: DType, columns: u8) -> Self {
+        let many = match dtype {
+            DType::Q6K => 8,
+            DType::Q4K => 4,
+            _ => 2,
+        };
+        if columns >= many { Self::Many } else { Self::One }
+    }
+
+    /// The orders of `n` columns. Where the reference takes four at a time, it takes those left over one by one.
+    fn ranges(dtype: DType, order: ColumnOrder, n: u64) -> [(Self, Range<u64>); 2] {
+        let tail = if dtype == DType::Q4K { n.min(order.tail.into()) } else { 0 };
+        [(Self::of(dtype, order.columns), 0..n - tail), (Self::One, n - tail..n)]
+    }
+}
+
+/// Vectors of partial sums of float products in [`Order::One`].
+pub(crate) const SPREAD: usize = 4;
 
 /// Multiplies rows of a matrix with columns: `column.dst[row] = …` for every row of the range.
 ///
@@ -95,6 +131,7 @@ pub(crate) const ROW_GRAIN: usize = 16;
 struct Slice {
     weights: *const u8,
     columns: Range<usize>,
+    order: Order,
 }
 
 // SAFETY: a plain address of weights that are only read.
@@ -115,25 +152,25 @@ pub(crate) unsafe fn mul_mat(env: &mut Env<'_>, node: &NodeArgs<'_>) -> Result<(
     let Some(product) = Product::new(env.isa, &w) else { return Err(node.unsupported()) };
     // SAFETY: sizes agree.
     let records = unsafe { activation::prepare(env, product.form, &x) };
+    let ranges = Order::ranges(w.dtype, ColumnOrder::from_word(node.word(ColumnOrder::WORD)), x.ne[1]);
     let (r2, r3) = (x.ne[2] / w.ne[2], x.ne[3] / w.ne[3]);
     let mut columns = columns_buffer(env, (x.rows()) as usize);
     let mut slices = Vec::with_capacity((w.ne[2] * w.ne[3]) as usize);
-    for i3 in 0..w.ne[3] {
-        for i2 in 0..w.ne[2] {
+    for (i3, i2) in (0..w.ne[3]).flat_map(|i3| (0..w.ne[2]).map(move |i2| (i3, i2))) {
+        for (order, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
             let start = columns.len;
-            for j3 in i3 * r3..(i3 + 1) * r3 {
-                for j2 in i2 * r2..(i2 + 1) * r2 {
-                    for j1 in 0..x.ne[1] {
-                        // SAFETY: the indices are inside the extents of x and dst.
-                        unsafe {
-                            let dst = dst.row([j1, j2, j3]).cast();
-                            columns.push(Column { record: records.at([j1, j2, j3]), dst });
-                        }
+            for (j3, j2) in (i3 * r3..(i3 + 1) * r3).flat_map(|j3| (i2 * r2..(i2 + 1) * r2).map(move |j2| (j3, j2))) {
+                for j1 in range.clone() {
+                    // SAFETY: the indices are inside the extents of x and dst.
+                    unsafe {
+                        let dst = dst.row([j1, j2, j3]).cast();
+                        columns.push(Column { record: records.at([j1, j2, j3]), dst });
                     }
                 }
             }
             // SAFETY: the matrix exists.
-            slices.push(Slice { weights: unsafe { w.row([0, i2, i3]) }, columns: start..columns.len });
+            let weights = unsafe { w.row([0, i2, i3]) };
+            slices.push(Slice { weights, columns: start..columns.len, order: *order });
         }
     }
     // SAFETY: columns and slices describe the node.
@@ -182,7 +219,8 @@ pub(crate) unsafe fn mul_mat_id(env: &mut Env<'_>, node: &NodeArgs<'_>) -> Resul
     columns.len = starts[starts.len() - 1];
     let used = (0..w.ne[2] as usize).filter(|&e| starts[e] < starts[e + 1]);
     // SAFETY: the matrix exists.
-    let slice = |e: usize| Slice { weights: unsafe { w.row([0, e as u64, 0]) }, columns: starts[e]..starts[e + 1] };
+    let matrix = |e: usize| unsafe { w.row([0, e as u64, 0]) };
+    let slice = |e: usize| Slice { weights: matrix(e), columns: starts[e]..starts[e + 1], order: Order::One };
     let slices: Vec<Slice> = used.map(slice).collect();
     // SAFETY: columns and slices describe the node.
     unsafe { product.run(env, &slices, &columns) };
@@ -257,7 +295,7 @@ impl Product {
                 let first = unit % grains;
                 let count = (grains - first).min(units.end - unit);
                 let rows = first * ROW_GRAIN..((first + count) * ROW_GRAIN).min(self.rows);
-                let w = Weights { data: slice.weights, stride: self.stride, k: self.k };
+                let w = Weights { data: slice.weights, stride: self.stride, k: self.k, order: slice.order };
                 // SAFETY: the slice's columns are inside the list; each slot has its own panel.
                 unsafe {
                     let columns = std::slice::from_raw_parts(all.get().add(slice.columns.start), slice.columns.len());

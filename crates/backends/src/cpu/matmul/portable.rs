@@ -2,11 +2,11 @@
 
 use super::activation::{Q8x32, Q8x256};
 use super::values::{Sum, Values, ValuesFn};
-use super::{Column, RowsFn, Weights};
+use super::{Column, Order, RowsFn, SPREAD, Weights};
 use crate::cpu::element::{Bf16, Element, F16};
 use crate::cpu::math::{LANES, fold_lanes};
 use crate::cpu::quant::block32::{self, Block32, Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-use crate::cpu::quant::block256::{self, Block256, Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
+use crate::cpu::quant::block256::{self, Adding, Block256, Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 use loadmaster_graph::DType;
 use std::ops::Range;
 
@@ -59,11 +59,15 @@ unsafe fn add_values<T: Element>(values: &Values, keys: &[u32], sums: &[Sum]) {
 }
 
 unsafe fn float_rows<T: Element>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
+    let dot = match w.order {
+        Order::One => spread_dot::<T>,
+        Order::Many => dot::<T>,
+    };
     for row in rows {
         for column in columns {
             // SAFETY: the contract of `RowsFn`.
             unsafe {
-                let value = dot::<T>(w.data.add(row * w.stride).cast(), column.record.cast(), w.k);
+                let value = dot(w.data.add(row * w.stride).cast(), column.record.cast(), w.k);
                 column.dst.add(row).write_unaligned(value);
             }
         }
@@ -75,10 +79,8 @@ unsafe fn dot<T: Element>(w: *const T, x: *const f32, k: usize) -> f32 {
     let mut acc = [0.0f32; LANES];
     let whole = k / LANES * LANES;
     for i in (0..whole).step_by(LANES) {
-        for (j, lane) in acc.iter_mut().enumerate() {
-            // SAFETY: i + j < k.
-            *lane = unsafe { w.add(i + j).read_unaligned().to_f32().mul_add(x.add(i + j).read_unaligned(), *lane) };
-        }
+        // SAFETY: sixteen elements exist from i on.
+        unsafe { add_lanes(&mut acc, w.add(i), x.add(i)) };
     }
     for i in whole..k {
         let lane = &mut acc[i - whole];
@@ -88,14 +90,59 @@ unsafe fn dot<T: Element>(w: *const T, x: *const f32, k: usize) -> f32 {
     fold_lanes(acc)
 }
 
+/// Four times sixteen partial sums, the first two added to the last two before folding; then the elements that are left.
+unsafe fn spread_dot<T: Element>(w: *const T, x: *const f32, k: usize) -> f32 {
+    let mut acc = [[0.0f32; LANES]; SPREAD];
+    let whole = k / (SPREAD * LANES) * (SPREAD * LANES);
+    for i in (0..whole).step_by(SPREAD * LANES) {
+        for (j, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: 64 elements exist from i on.
+            unsafe { add_lanes(acc, w.add(i + j * LANES), x.add(i + j * LANES)) };
+        }
+    }
+    let [a, b, c, d] = acc;
+    let sum = fold_lanes(std::array::from_fn(|j| (a[j] + c[j]) + (b[j] + d[j])));
+    // SAFETY: the elements exist.
+    unsafe { add_rest(sum, w.add(whole), x.add(whole), k - whole) }
+}
+
+#[inline(always)]
+unsafe fn add_lanes<T: Element>(acc: &mut [f32; LANES], w: *const T, x: *const f32) {
+    for (j, lane) in acc.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for sixteen elements.
+        *lane = unsafe { w.add(j).read_unaligned().to_f32().mul_add(x.add(j).read_unaligned(), *lane) };
+    }
+}
+
+/// Adds fewer than 64 products one by one: singles in single precision and fused, others in double.
+///
+/// # Safety
+/// `n` elements must be readable in both.
+pub(super) unsafe fn add_rest<T: Element>(sum: f32, w: *const T, x: *const f32, n: usize) -> f32 {
+    // SAFETY: i < n.
+    let pair = |i: usize| unsafe { (w.add(i).read_unaligned().to_f32(), x.add(i).read_unaligned()) };
+    if size_of::<T>() == size_of::<f32>() {
+        return (0..n).map(pair).fold(sum, |sum, (w, x)| w.mul_add(x, sum));
+    }
+    (0..n).map(pair).fold(f64::from(sum), |sum, (w, x)| sum + f64::from(w * x)) as f32
+}
+
 /// Columns that share an unpacked block.
 const TILE: usize = 8;
 
-/// Two running sums of a column.
+/// Eight running sums of a column (or one, the first), and that of the minima.
 #[derive(Clone, Copy, Default)]
 struct Sums {
-    acc: f32,
+    lanes: [f32; 8],
     minima: f32,
+}
+
+impl Sums {
+    /// Lane j with j + 4, then + 2, + 1.
+    fn folded(&self) -> f32 {
+        let four: [f32; 4] = std::array::from_fn(|j| self.lanes[j] + self.lanes[j + 4]);
+        (four[0] + four[2]) + (four[1] + four[3])
+    }
 }
 
 unsafe fn rows32<B: Block32>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
@@ -112,23 +159,28 @@ unsafe fn rows32<B: Block32>(w: &Weights, rows: Range<usize>, columns: &[Column]
                 }
             }
             for (column, sums) in tile.iter().zip(&sums) {
-                let value = if B::HAS_MIN { sums.acc + sums.minima } else { sums.acc };
+                let total = if B::HAS_MIN { sums.folded() + sums.minima } else { sums.folded() };
                 // SAFETY: the result exists.
-                unsafe { column.dst.add(row).write_unaligned(value) };
+                unsafe { column.dst.add(row).write_unaligned(total) };
             }
         }
     }
 }
 
+/// Lane j takes the elements 4 j to 4 j + 3 of every block.
 #[inline(always)]
 unsafe fn add_block32<B: Block32>(block: &[u8], codes: &[u8; 32], x: &Q8x32, b: usize, sums: &mut Sums) {
     // SAFETY: block b of the record exists.
     unsafe {
         let inputs = x.codes.add(b * block32::LEN).cast::<[i8; block32::LEN]>().read_unaligned();
-        let sum = codes_dot(codes, &inputs) - i32::from(B::ZERO) * *x.sum.add(b);
-        sums.acc += B::scale(block) * *x.d.add(b) * sum as f32;
+        let factor = B::scale(block) * *x.d.add(b);
+        for (j, lane) in sums.lanes.iter_mut().enumerate() {
+            let products =
+                (4 * j..4 * j + 4).map(|i| (i32::from(codes[i]) - i32::from(B::ZERO)) * i32::from(inputs[i]));
+            *lane = factor.mul_add(products.sum::<i32>() as f32, *lane);
+        }
         if B::HAS_MIN {
-            sums.minima += B::minimum(block) * *x.s.add(b);
+            sums.minima = B::minimum(block).mul_add(*x.s.add(b), sums.minima);
         }
     }
 }
@@ -140,6 +192,8 @@ fn codes_dot(w: &[u8], x: &[i8]) -> i32 {
 }
 
 unsafe fn rows256<B: Block256>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
+    let eights = B::ADDING == Adding::Eights && w.order == Order::One;
+    let quarters = if B::ADDING == Adding::Quarters && w.order == Order::Many { 4 } else { 1 };
     for row in rows {
         for tile in columns.chunks(TILE) {
             let mut sums = [Sums::default(); TILE];
@@ -149,20 +203,58 @@ unsafe fn rows256<B: Block256>(w: &Weights, rows: Range<usize>, columns: &[Colum
                 let (codes, scales) = (B::codes(block), B::scales(block));
                 for (column, sums) in tile.iter().zip(&mut sums) {
                     // SAFETY: the record has that many parts.
-                    unsafe { add_block256::<B>(&codes, &scales, &Q8x256::view(column.record, w.k), b, sums) };
+                    unsafe {
+                        let x = Q8x256::view(column.record, w.k);
+                        if eights {
+                            add_eights::<B>(&codes, &scales, &x, b, sums);
+                        } else {
+                            add_block256::<B>(&codes, &scales, &x, (b, quarters), sums);
+                        }
+                    }
                 }
             }
             for (column, sums) in tile.iter().zip(&sums) {
-                let value = if B::HAS_MIN { sums.acc - sums.minima } else { sums.acc };
+                let total = if eights { sums.folded() } else { sums.lanes[0] };
                 // SAFETY: the result exists.
-                unsafe { column.dst.add(row).write_unaligned(value) };
+                unsafe { column.dst.add(row).write_unaligned(if B::HAS_MIN { total - sums.minima } else { total }) };
             }
         }
     }
 }
 
+/// Adds block `b` in `quarters` parts.
 #[inline(always)]
 unsafe fn add_block256<B: Block256>(
+    codes: &[u8; block256::LEN],
+    scales: &block256::Scales,
+    x: &Q8x256,
+    (b, quarters): (usize, usize),
+    sums: &mut Sums,
+) {
+    // SAFETY: block b of the record exists.
+    unsafe {
+        let inputs = x.codes.add(b * block256::LEN).cast::<[i8; block256::LEN]>().read_unaligned();
+        let input_sums = x.sums.add(b * block256::GROUPS).cast::<[i16; block256::GROUPS]>().read_unaligned();
+        let d = *x.d.add(b);
+        let groups = block256::GROUPS / quarters;
+        for first in (0..block256::GROUPS).step_by(groups) {
+            let (sum, min) = group_sums::<B>(codes, scales, &inputs, &input_sums, first..first + groups);
+            let acc = &mut sums.lanes[0];
+            *acc = if B::ADDING == Adding::Eights {
+                (sum as f32 * scales.d).mul_add(d, *acc)
+            } else {
+                (scales.d * d).mul_add(sum as f32, *acc)
+            };
+            if B::HAS_MIN {
+                sums.minima = (scales.dmin * d).mul_add(min as f32, sums.minima);
+            }
+        }
+    }
+}
+
+/// Lane j takes the elements 4 j to 4 j + 3 of every 32, and what the zero takes away of groups 2 j and 2 j + 1.
+#[inline(always)]
+unsafe fn add_eights<B: Block256>(
     codes: &[u8; block256::LEN],
     scales: &block256::Scales,
     x: &Q8x256,
@@ -173,21 +265,30 @@ unsafe fn add_block256<B: Block256>(
     unsafe {
         let inputs = x.codes.add(b * block256::LEN).cast::<[i8; block256::LEN]>().read_unaligned();
         let input_sums = x.sums.add(b * block256::GROUPS).cast::<[i16; block256::GROUPS]>().read_unaligned();
-        let d = *x.d.add(b);
-        let (sum, min) = block_sums::<B>(codes, scales, &inputs, &input_sums);
-        sums.acc += scales.d * d * sum as f32;
-        if B::HAS_MIN {
-            sums.minima += scales.dmin * d * min as f32;
+        let factor = scales.d * *x.d.add(b);
+        for (j, lane) in sums.lanes.iter_mut().enumerate() {
+            let four =
+                |at: usize| i32::from(scales.scale[at / 16]) * codes_dot(&codes[at..at + 4], &inputs[at..at + 4]);
+            let zero = |g: usize| i32::from(scales.scale[g]) * i32::from(input_sums[g]) * i32::from(B::ZERO);
+            let dot: i32 = (4 * j..block256::LEN).step_by(32).map(four).sum();
+            *lane = factor.mul_add((dot - zero(2 * j) - zero(2 * j + 1)) as f32, *lane);
         }
     }
 }
 
-/// Exact sums of scaled products and of minima.
+/// Exact sums of scaled products and of minima of some groups of 16.
 #[inline(always)]
-fn block_sums<B: Block256>(w: &[u8], scales: &block256::Scales, x: &[i8], sums: &[i16; 16]) -> (i32, i32) {
+fn group_sums<B: Block256>(
+    w: &[u8],
+    scales: &block256::Scales,
+    x: &[i8],
+    sums: &[i16; 16],
+    groups: Range<usize>,
+) -> (i32, i32) {
     let (mut sum, mut min) = (0, 0);
-    for (g, (w, x)) in w.chunks_exact(16).zip(x.chunks_exact(16)).enumerate() {
-        let dot = codes_dot(w, x) - i32::from(B::ZERO) * i32::from(sums[g]);
+    for g in groups {
+        let elements = 16 * g..16 * g + 16;
+        let dot = codes_dot(&w[elements.clone()], &x[elements]) - i32::from(B::ZERO) * i32::from(sums[g]);
         sum += i32::from(scales.scale[g]) * dot;
         min += i32::from(scales.min[g]) * i32::from(sums[g]);
     }

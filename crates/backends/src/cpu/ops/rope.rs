@@ -200,10 +200,11 @@ multiversion! {
     unsafe fn adjacent_f16(x: *const u8, y: *mut u8, offset: usize, pairs: usize, angles: *const f32) = adjacent::<F16>;
 }
 
+/// The first product is fused with the sum, the second rounded, as compilers make of the reference's source.
 #[inline(always)]
 fn rotate<T: Element>([a, b]: [T; 2], cos: f32, sin: f32) -> [T; 2] {
     let (a, b) = (a.to_f32(), b.to_f32());
-    [T::from_f32(a * cos - b * sin), T::from_f32(a * sin + b * cos)]
+    [T::from_f32(a.mul_add(cos, -(b * sin))), T::from_f32(a.mul_add(sin, b * cos))]
 }
 
 /// Pair i is (i, i + pairs).

@@ -5,7 +5,7 @@ use crate::cpu::ctx::{Cost, Env};
 use crate::cpu::element::{Element, F16};
 use crate::cpu::error::KernelError;
 use crate::cpu::isa::multiversion;
-use crate::cpu::math::{exp, fold_lanes, lanes, map_row, zip_rows};
+use crate::cpu::math::{LANES, exp, fold_lanes, lanes, map_row, zip_rows};
 use crate::cpu::tensor::{NodeArgs, TensorRef};
 use loadmaster_graph::DType;
 
@@ -92,9 +92,28 @@ unsafe fn weights_body(y: *mut f32, n: usize, sink: f32) {
             return;
         }
         map_row(y, y, n, |v| exp(v - max));
-        let sum = fold_lanes(lanes(y, n, 0.0f64, |acc, v| acc + f64::from(v))) + f64::from(exp(sink - max));
+        let sum = sum_of_weights(y, n) + f64::from(exp(sink - max));
         let inverse = (1.0 / sum) as f32;
         map_row(y, y, n, |v| v * inverse);
+    }
+}
+
+/// Sixteen weights at a time in single, their sums in double precision, as the reference does. Zeros behind the row do
+/// not change the sum.
+#[inline(always)]
+unsafe fn sum_of_weights(y: *const f32, n: usize) -> f64 {
+    let whole = n / LANES * LANES;
+    // SAFETY: the caller vouches for the row.
+    unsafe {
+        let mut sum = 0.0;
+        for i in (0..whole).step_by(LANES) {
+            sum += f64::from(fold_lanes(y.add(i).cast::<[f32; LANES]>().read_unaligned()));
+        }
+        let mut rest = [0.0f32; LANES];
+        for i in whole..n {
+            rest[i - whole] = y.add(i).read_unaligned();
+        }
+        sum + f64::from(fold_lanes(rest))
     }
 }
 
@@ -182,7 +201,7 @@ unsafe fn scores_body(y: *mut f32, n: usize, scale: f32, mask: *const u16, slope
             return 0.0;
         }
         map_row(y, y, n, |v| exp(v - max));
-        let sum = fold_lanes(lanes(y, n, 0.0f64, |acc, v| acc + f64::from(v)));
+        let sum = sum_of_weights(y, n);
         (sum + sink.map_or(0.0, |s| f64::from(exp(s - max)))) as f32
     }
 }

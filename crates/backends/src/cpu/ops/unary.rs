@@ -72,8 +72,8 @@ kernels! {
 
 type HalfTable = Box<[u16]>;
 
-fn table(f: impl Fn(f64) -> f64) -> HalfTable {
-    (0..=u16::MAX).map(|bits| f32_to_f16(f(f64::from(f16_to_f32(bits))) as f32)).collect()
+fn table(f: impl Fn(f32) -> f32) -> HalfTable {
+    (0..=u16::MAX).map(|bits| f32_to_f16(f(f16_to_f32(bits)))).collect()
 }
 
 /// GELU through a table over halves, as the reference does: argument and result are rounded to half.
@@ -92,7 +92,7 @@ pub(crate) fn gelu(x: f32) -> f32 {
 /// x · sigmoid(1.702 x) through a table over halves.
 #[inline(always)]
 pub(crate) fn gelu_quick(x: f32) -> f32 {
-    static TABLE: LazyLock<HalfTable> = LazyLock::new(|| table(|x| x / (1.0 + (-1.702 * x).exp())));
+    static TABLE: LazyLock<HalfTable> = LazyLock::new(|| table(math::gelu_sigmoid));
     f16_to_f32(TABLE[usize::from(f32_to_f16(x))])
 }
 

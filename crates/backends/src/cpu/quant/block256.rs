@@ -21,6 +21,18 @@ pub(crate) struct Scales {
     pub(crate) min: [i16; GROUPS],
 }
 
+/// How the sums of blocks are added up; `d` and `x` are the scales of weights and activations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Adding {
+    /// `acc += (d · x) · sum`, fused.
+    Whole,
+    /// For one column as [`Self::Whole`], for many the same after every 64 weights.
+    Quarters,
+    /// For one column in eight lanes, each as [`Self::Whole`]; for many `acc += (sum · d) · x`, fused. Only for formats
+    /// without minimum.
+    Eights,
+}
+
 /// A format of 256-weight blocks.
 pub(crate) trait Block256: Copy + Send + Sync + 'static {
     /// Bytes of a block.
@@ -31,6 +43,8 @@ pub(crate) trait Block256: Copy + Send + Sync + 'static {
     const GROUP: usize;
     /// Whether a minimum is subtracted from every weight.
     const HAS_MIN: bool;
+    /// How the sums of blocks are added up.
+    const ADDING: Adding = Adding::Whole;
 
     /// The codes in element order.
     fn codes(block: &[u8]) -> [u8; LEN];
@@ -167,6 +181,7 @@ impl Block256 for Q4K {
     const ZERO: u8 = 0;
     const GROUP: usize = 32;
     const HAS_MIN: bool = true;
+    const ADDING: Adding = Adding::Quarters;
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {
@@ -201,6 +216,7 @@ impl Block256 for Q6K {
     const ZERO: u8 = 32;
     const GROUP: usize = 16;
     const HAS_MIN: bool = false;
+    const ADDING: Adding = Adding::Eights;
 
     #[inline(always)]
     fn codes(block: &[u8]) -> [u8; LEN] {

@@ -1,7 +1,8 @@
 //! Float weights: rows by columns in small tiles, sixteen partial sums (two vectors) each.
 
+use super::spread;
 use crate::cpu::element::{Bf16, Element, F16};
-use crate::cpu::matmul::{Column, Weights};
+use crate::cpu::matmul::{Column, Order, Weights};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -55,16 +56,24 @@ const ROW_BLOCK: usize = 32;
 pub(super) unsafe fn rows<T: Load>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
     for block in rows.clone().step_by(ROW_BLOCK) {
         let block = block..rows.end.min(block + ROW_BLOCK);
-        for tile in columns.chunks(2) {
-            // SAFETY: the same contract.
-            unsafe {
-                match tile {
-                    // A single column needs more rows at a time to hide the latency of its sums.
-                    [a] => tiles::<T, 4, 1>(w, block.clone(), [a]),
-                    [a, b] => tiles::<T, 3, 2>(w, block.clone(), [a, b]),
-                    _ => {}
-                }
+        // SAFETY: the same contract.
+        unsafe {
+            match w.order {
+                Order::One => columns.iter().for_each(|column| spread::rows::<T>(w, block.clone(), column)),
+                Order::Many => columns.chunks(2).for_each(|tile| tile_of_many::<T>(w, block.clone(), tile)),
             }
+        }
+    }
+}
+
+unsafe fn tile_of_many<T: Load>(w: &Weights, rows: Range<usize>, tile: &[Column]) {
+    // SAFETY: the contract of `rows`.
+    unsafe {
+        match tile {
+            // A single column needs more rows at a time to hide the latency of its sums.
+            [a] => tiles::<T, 4, 1>(w, rows, [a]),
+            [a, b] => tiles::<T, 3, 2>(w, rows, [a, b]),
+            _ => {}
         }
     }
 }
@@ -154,7 +163,7 @@ unsafe fn add_tail<T: Load, const R: usize, const C: usize>(
 /// The pairwise sum of sixteen lanes: lane j with j + 8, then + 4, + 2, + 1.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn fold(v: [__m256; 2]) -> f32 {
+pub(super) fn fold(v: [__m256; 2]) -> f32 {
     let eight = _mm256_add_ps(v[0], v[1]);
     let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));

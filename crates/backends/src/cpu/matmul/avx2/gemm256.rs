@@ -7,7 +7,8 @@ use super::lanes::{four_halves, quad_products, store_first, transpose};
 use super::unpack::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
 use crate::cpu::matmul::x86::ahead::Ahead;
-use crate::cpu::matmul::{Column, Weights};
+use crate::cpu::matmul::{Column, Order, Weights};
+use crate::cpu::quant::block256::Adding;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -23,6 +24,7 @@ const BLOCK: usize = CODES + SCALES + MINIMA + 64;
 /// # Safety
 /// The contract of [`crate::cpu::matmul::RowsFn`]; the machine has the instructions.
 pub(super) unsafe fn rows<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
+    let parts = if B::ADDING == Adding::Quarters && w.order == Order::Many { 4 } else { 1 };
     // SAFETY: the same contract; a panel's blocks fit it.
     unsafe {
         for first in rows.clone().step_by(8) {
@@ -35,10 +37,10 @@ pub(super) unsafe fn rows<B: Unpack256>(w: &Weights, rows: Range<usize>, columns
             }
             for tile in columns.chunks(TILE) {
                 match tile.len() {
-                    1 => multiply::<B, 1>(panel, w.k, first, count, tile),
-                    2 => multiply::<B, 2>(panel, w.k, first, count, tile),
-                    3 => multiply::<B, 3>(panel, w.k, first, count, tile),
-                    _ => multiply::<B, TILE>(panel, w.k, first, count, tile),
+                    1 => multiply::<B, 1>(panel, (w.k, parts), first, count, tile),
+                    2 => multiply::<B, 2>(panel, (w.k, parts), first, count, tile),
+                    3 => multiply::<B, 3>(panel, (w.k, parts), first, count, tile),
+                    _ => multiply::<B, TILE>(panel, (w.k, parts), first, count, tile),
                 }
             }
         }
@@ -96,7 +98,7 @@ unsafe fn put_transposed(v: &mut [__m256i; 8], to: *mut u8) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn multiply<B: Unpack256, const C: usize>(
     panel: *const u8,
-    k: usize,
+    (k, parts): (usize, usize),
     first: usize,
     count: usize,
     columns: &[Column],
@@ -108,16 +110,23 @@ unsafe fn multiply<B: Unpack256, const C: usize>(
         let mut minima = [_mm256_setzero_ps(); C];
         for b in 0..k / 256 {
             let block = panel.add(b * BLOCK);
-            let sums = block_sums::<B, C>(block, b, &x);
             let factors = block.add(CODES + SCALES + MINIMA).cast::<f32>();
-            for c in 0..C {
-                let xd = _mm256_set1_ps(*x[c].d.add(b));
-                let factor = _mm256_mul_ps(_mm256_loadu_ps(factors), xd);
-                acc[c] = _mm256_add_ps(acc[c], _mm256_mul_ps(factor, _mm256_cvtepi32_ps(sums[c])));
-                if B::HAS_MIN {
-                    let factor = _mm256_mul_ps(_mm256_loadu_ps(factors.add(8)), xd);
-                    let sum = _mm256_cvtepi32_ps(block_minima(block, x[c].sums.add(b * 16)));
-                    minima[c] = _mm256_add_ps(minima[c], _mm256_mul_ps(factor, sum));
+            let d = _mm256_loadu_ps(factors);
+            for part in 0..parts {
+                let sums = block_sums::<B, C>(block, b, &x, 16 / parts * part..16 / parts * (part + 1));
+                for c in 0..C {
+                    let (xd, sum) = (_mm256_set1_ps(*x[c].d.add(b)), _mm256_cvtepi32_ps(sums[c]));
+                    acc[c] = if B::ADDING == Adding::Eights {
+                        _mm256_fmadd_ps(_mm256_mul_ps(sum, d), xd, acc[c])
+                    } else {
+                        _mm256_fmadd_ps(_mm256_mul_ps(d, xd), sum, acc[c])
+                    };
+                    if B::HAS_MIN {
+                        let factor = _mm256_mul_ps(_mm256_loadu_ps(factors.add(8)), xd);
+                        let pairs = 8 / parts * part..8 / parts * (part + 1);
+                        let sum = _mm256_cvtepi32_ps(block_minima(block, x[c].sums.add(b * 16), pairs));
+                        minima[c] = _mm256_fmadd_ps(factor, sum, minima[c]);
+                    }
                 }
             }
         }
@@ -128,12 +137,17 @@ unsafe fn multiply<B: Unpack256, const C: usize>(
     }
 }
 
-/// Exact sums of scaled products of a block.
+/// Exact sums of scaled products of some groups of a block.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn block_sums<B: Unpack256, const C: usize>(block: *const u8, b: usize, x: &[Q8x256; C]) -> [__m256i; C] {
+unsafe fn block_sums<B: Unpack256, const C: usize>(
+    block: *const u8,
+    b: usize,
+    x: &[Q8x256; C],
+    groups: Range<usize>,
+) -> [__m256i; C] {
     let mut sums = [_mm256_setzero_si256(); C];
-    for group in 0..16 {
+    for group in groups {
         // SAFETY: the group lies inside the block and the records.
         unsafe {
             let mut dots = [_mm256_setzero_si256(); C];
@@ -165,12 +179,12 @@ unsafe fn block_sums<B: Unpack256, const C: usize>(block: *const u8, b: usize, x
     sums
 }
 
-/// Exact sum of `minimum · sum of codes` of a block.
+/// Exact sum of `minimum · sum of codes` of some 32s of a block.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn block_minima(block: *const u8, sums: *const i16) -> __m256i {
+unsafe fn block_minima(block: *const u8, sums: *const i16, thirty_twos: Range<usize>) -> __m256i {
     let mut total = _mm256_setzero_si256();
-    for g in 0..8 {
+    for g in thirty_twos {
         // SAFETY: there are eight pairs of minima and of sums.
         unsafe {
             let min = _mm256_loadu_si256(block.add(CODES + SCALES + g * 32).cast());

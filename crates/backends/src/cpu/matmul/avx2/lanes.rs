@@ -78,3 +78,31 @@ pub(super) unsafe fn store_first(to: *mut f32, values: __m256, count: usize) {
     // SAFETY: as above.
     unsafe { _mm256_maskstore_ps(to, mask, values) };
 }
+
+/// Each of four lanes in all lanes of a vector.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn broadcasts(v: __m128) -> [__m256; 4] {
+    let twice = _mm256_set_m128(v, v);
+    [
+        _mm256_permute_ps::<0b00_00_00_00>(twice),
+        _mm256_permute_ps::<0b01_01_01_01>(twice),
+        _mm256_permute_ps::<0b10_10_10_10>(twice),
+        _mm256_permute_ps::<0b11_11_11_11>(twice),
+    ]
+}
+
+/// The sums of four vectors, in order: lane j with j + 4, then + 2, + 1.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn fold_rows(v: &[__m256; 4]) -> __m128 {
+    let mut four = [_mm_setzero_ps(); 4];
+    for (four, v) in four.iter_mut().zip(v) {
+        *four = _mm_add_ps(_mm256_castps256_ps128(*v), _mm256_extractf128_ps::<1>(*v));
+    }
+    let [a, b, c, d] = four;
+    // Transposed, so that the last two steps add whole vectors.
+    let ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    let cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+    _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab))
+}

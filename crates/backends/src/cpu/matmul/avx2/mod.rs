@@ -1,26 +1,26 @@
 //! Products with AVX2, FMA and F16C. Same sums in the same order as [`super::portable`].
 //!
-//! One to three columns are multiplied straight from the blocks, four rows at a time; for more columns eight rows are
-//! unpacked once into a panel whose vectors hold four consecutive codes of each row.
+//! Blocks are multiplied straight from memory, four rows at a time; but for four or more columns with blocks of 256,
+//! eight rows are unpacked once into a panel whose vectors hold four consecutive codes of each row.
 
+mod block32;
 mod float;
 mod gemm256;
-mod gemm32;
 mod gemv256;
-mod gemv32;
 mod lanes;
 pub(super) mod quantize;
+mod spread;
 mod unpack;
 mod values;
 
 use super::values::ValuesFn;
-use super::{Column, RowsFn, Weights};
+use super::{Column, Order, RowsFn, Weights};
 use crate::cpu::element::{Bf16, F16};
 use crate::cpu::quant::block32::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-use crate::cpu::quant::block256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
+use crate::cpu::quant::block256::{Adding, Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 use loadmaster_graph::DType;
 use std::ops::Range;
-use unpack::{Unpack32, Unpack256};
+use unpack::Unpack256;
 
 /// The kernel for a weight type.
 pub(crate) fn rows_fn(dtype: DType) -> Option<RowsFn> {
@@ -28,12 +28,12 @@ pub(crate) fn rows_fn(dtype: DType) -> Option<RowsFn> {
         DType::F32 => float::rows::<f32>,
         DType::F16 => float::rows::<F16>,
         DType::Bf16 => float::rows::<Bf16>,
-        DType::Q4_0 => rows32::<Q4_0>,
-        DType::Q4_1 => rows32::<Q4_1>,
-        DType::Q5_0 => rows32::<Q5_0>,
-        DType::Q5_1 => rows32::<Q5_1>,
-        DType::Q8_0 => rows32::<Q8_0>,
-        DType::Iq4Nl => rows32::<Iq4Nl>,
+        DType::Q4_0 => block32::rows::<Q4_0>,
+        DType::Q4_1 => block32::rows::<Q4_1>,
+        DType::Q5_0 => block32::rows::<Q5_0>,
+        DType::Q5_1 => block32::rows::<Q5_1>,
+        DType::Q8_0 => block32::rows::<Q8_0>,
+        DType::Iq4Nl => block32::rows::<Iq4Nl>,
         DType::Q2K => rows256::<Q2K>,
         DType::Q3K => rows256::<Q3K>,
         DType::Q4K => rows256::<Q4K>,
@@ -57,26 +57,14 @@ pub(crate) fn values_fn(dtype: DType) -> Option<ValuesFn> {
 /// Columns from which on unpacking pays.
 const MANY: usize = 4;
 
-unsafe fn rows32<B: Unpack32>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
+unsafe fn rows256<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
     // SAFETY: the contract of `RowsFn`; this kernel is chosen only where the instructions exist.
     unsafe {
-        if columns.len() >= MANY {
-            return gemm32::rows::<B>(w, rows, columns, panel);
-        }
-        for column in columns {
-            gemv32::rows::<B>(w, rows.clone(), column);
-        }
-    }
-}
-
-unsafe fn rows256<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
-    // SAFETY: as above.
-    unsafe {
-        if columns.len() >= MANY {
-            return gemm256::rows::<B>(w, rows, columns, panel);
-        }
-        for column in columns {
-            gemv256::rows::<B>(w, rows.clone(), column);
+        match (B::ADDING, w.order) {
+            (Adding::Eights, Order::One) => columns.iter().for_each(|c| gemv256::eights::<B>(w, rows.clone(), c)),
+            (Adding::Quarters, Order::Many) => gemm256::rows::<B>(w, rows, columns, panel),
+            _ if columns.len() >= MANY => gemm256::rows::<B>(w, rows, columns, panel),
+            _ => columns.iter().for_each(|column| gemv256::rows::<B>(w, rows.clone(), column)),
         }
     }
 }

@@ -20,7 +20,6 @@ pub(crate) unsafe fn write_q8x32(x: *const f32, blocks: usize, to: &Q8x32Mut) {
             let d = amax / 127.0;
             to.d.add(b).write(f16_to_f32(round_half(d)));
             to.s.add(b).write(f16_to_f32(round_half(d * total as f32)));
-            to.sum.add(b).write(total);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Float weights: four rows by up to four columns, sixteen partial sums each.
 
+use super::block32::fold_four;
 use super::lanes::first_lanes;
+use super::spread;
 use crate::cpu::element::{Bf16, Element, F16};
-use crate::cpu::matmul::{Column, Weights};
+use crate::cpu::matmul::{Column, Order, Weights};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -74,20 +76,28 @@ const ROW_BLOCK: usize = 32;
 pub(super) unsafe fn rows<T: Load>(w: &Weights, rows: Range<usize>, columns: &[Column], _panel: *mut u8) {
     for block in rows.clone().step_by(ROW_BLOCK) {
         let block = block..rows.end.min(block + ROW_BLOCK);
-        for tile in columns.chunks(6) {
-            // SAFETY: the same contract.
-            unsafe {
-                match tile {
-                    // A single column needs more rows at a time to hide the latency of its sums.
-                    [a] => tiles::<T, 2, 1>(w, block.clone(), [a]),
-                    [a, b] => tiles::<T, 1, 2>(w, block.clone(), [a, b]),
-                    [a, b, c] => tiles::<T, 1, 3>(w, block.clone(), [a, b, c]),
-                    [a, b, c, d] => tiles::<T, 1, 4>(w, block.clone(), [a, b, c, d]),
-                    [a, b, c, d, e] => tiles::<T, 1, 5>(w, block.clone(), [a, b, c, d, e]),
-                    [a, b, c, d, e, f] => tiles::<T, 1, 6>(w, block.clone(), [a, b, c, d, e, f]),
-                    _ => {}
-                }
+        // SAFETY: the same contract.
+        unsafe {
+            match w.order {
+                Order::One => spread::rows::<T>(w, block, columns),
+                Order::Many => columns.chunks(6).for_each(|tile| tile_of_many::<T>(w, block.clone(), tile)),
             }
+        }
+    }
+}
+
+unsafe fn tile_of_many<T: Load>(w: &Weights, rows: Range<usize>, tile: &[Column]) {
+    // SAFETY: the contract of `rows`.
+    unsafe {
+        match tile {
+            // A single column needs more rows at a time to hide the latency of its sums.
+            [a] => tiles::<T, 2, 1>(w, rows, [a]),
+            [a, b] => tiles::<T, 1, 2>(w, rows, [a, b]),
+            [a, b, c] => tiles::<T, 1, 3>(w, rows, [a, b, c]),
+            [a, b, c, d] => tiles::<T, 1, 4>(w, rows, [a, b, c, d]),
+            [a, b, c, d, e] => tiles::<T, 1, 5>(w, rows, [a, b, c, d, e]),
+            [a, b, c, d, e, f] => tiles::<T, 1, 6>(w, rows, [a, b, c, d, e, f]),
+            _ => {}
         }
     }
 }
@@ -151,13 +161,8 @@ unsafe fn add_products<T: Load, const Q: usize, const C: usize, const TAIL: bool
 /// The pairwise sums of four vectors: lane j with j + 8, then + 4, + 2, + 1.
 #[target_feature(enable = "avx2,avx512f,avx512dq")]
 #[inline]
-fn fold(v: &[__m512; 4]) -> __m128 {
-    let [a, b, c, d] = [fold_to_four(v[0]), fold_to_four(v[1]), fold_to_four(v[2]), fold_to_four(v[3])];
-    // Transposed, so that the last two steps add whole vectors.
-    let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
-    let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
-    let (ab, cd) = (_mm_add_ps(ab_low, ab_high), _mm_add_ps(cd_low, cd_high));
-    _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab))
+pub(super) fn fold(v: &[__m512; 4]) -> __m128 {
+    fold_four(&[fold_to_four(v[0]), fold_to_four(v[1]), fold_to_four(v[2]), fold_to_four(v[3])])
 }
 
 #[target_feature(enable = "avx2,avx512f,avx512dq")]

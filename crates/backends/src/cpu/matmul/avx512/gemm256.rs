@@ -7,7 +7,8 @@ use super::lanes::{first_lanes, transpose};
 use super::unpack256::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
 use crate::cpu::matmul::x86::ahead::Ahead;
-use crate::cpu::matmul::{Column, Weights};
+use crate::cpu::matmul::{Column, Order, Weights};
+use crate::cpu::quant::block256::Adding;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -23,6 +24,7 @@ const BLOCK: usize = CODES + SCALES + MINIMA + 128;
 /// # Safety
 /// The contract of [`super::super::RowsFn`]; the machine has the instructions.
 pub(super) unsafe fn rows<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
+    let parts = if B::ADDING == Adding::Quarters && w.order == Order::Many { 4 } else { 1 };
     // SAFETY: the same contract.
     unsafe {
         for first in rows.clone().step_by(16) {
@@ -35,14 +37,14 @@ pub(super) unsafe fn rows<B: Unpack256>(w: &Weights, rows: Range<usize>, columns
             }
             for tile in columns.chunks(TILE) {
                 match tile.len() {
-                    1 => multiply::<B, 1>(panel, w.k, first, count, tile),
-                    2 => multiply::<B, 2>(panel, w.k, first, count, tile),
-                    3 => multiply::<B, 3>(panel, w.k, first, count, tile),
-                    4 => multiply::<B, 4>(panel, w.k, first, count, tile),
-                    5 => multiply::<B, 5>(panel, w.k, first, count, tile),
-                    6 => multiply::<B, 6>(panel, w.k, first, count, tile),
-                    7 => multiply::<B, 7>(panel, w.k, first, count, tile),
-                    _ => multiply::<B, TILE>(panel, w.k, first, count, tile),
+                    1 => multiply::<B, 1>(panel, (w.k, parts), first, count, tile),
+                    2 => multiply::<B, 2>(panel, (w.k, parts), first, count, tile),
+                    3 => multiply::<B, 3>(panel, (w.k, parts), first, count, tile),
+                    4 => multiply::<B, 4>(panel, (w.k, parts), first, count, tile),
+                    5 => multiply::<B, 5>(panel, (w.k, parts), first, count, tile),
+                    6 => multiply::<B, 6>(panel, (w.k, parts), first, count, tile),
+                    7 => multiply::<B, 7>(panel, (w.k, parts), first, count, tile),
+                    _ => multiply::<B, TILE>(panel, (w.k, parts), first, count, tile),
                 }
             }
         }
@@ -94,7 +96,7 @@ unsafe fn pack<B: Unpack256>(at: &[*const u8; 16], b: usize, to: *mut u8) {
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 unsafe fn multiply<B: Unpack256, const C: usize>(
     panel: *const u8,
-    k: usize,
+    (k, parts): (usize, usize),
     first: usize,
     count: usize,
     columns: &[Column],
@@ -106,19 +108,26 @@ unsafe fn multiply<B: Unpack256, const C: usize>(
         let mut minima = [_mm512_setzero_ps(); C];
         for b in 0..k / 256 {
             let block = panel.add(b * BLOCK);
-            let sums = block_sums::<B, C>(block, b, &x);
             let factors = block.add(CODES + SCALES + MINIMA).cast::<f32>();
             let d = _mm512_load_ps(factors);
-            for c in 0..C {
-                let factor = _mm512_mul_ps(d, _mm512_set1_ps(*x[c].d.add(b)));
-                acc[c] = _mm512_add_ps(acc[c], _mm512_mul_ps(factor, _mm512_cvtepi32_ps(sums[c])));
-            }
-            if B::HAS_MIN {
-                let dmin = _mm512_load_ps(factors.add(16));
+            for part in 0..parts {
+                let sums = block_sums::<B, C>(block, b, &x, 8 / parts * part..8 / parts * (part + 1));
                 for c in 0..C {
-                    let factor = _mm512_mul_ps(dmin, _mm512_set1_ps(*x[c].d.add(b)));
-                    let sum = _mm512_cvtepi32_ps(block_minima(block, x[c].sums.add(b * 16)));
-                    minima[c] = _mm512_add_ps(minima[c], _mm512_mul_ps(factor, sum));
+                    let (xd, sum) = (_mm512_set1_ps(*x[c].d.add(b)), _mm512_cvtepi32_ps(sums[c]));
+                    acc[c] = if B::ADDING == Adding::Eights {
+                        _mm512_fmadd_ps(_mm512_mul_ps(sum, d), xd, acc[c])
+                    } else {
+                        _mm512_fmadd_ps(_mm512_mul_ps(d, xd), sum, acc[c])
+                    };
+                }
+                if B::HAS_MIN {
+                    let dmin = _mm512_load_ps(factors.add(16));
+                    for c in 0..C {
+                        let factor = _mm512_mul_ps(dmin, _mm512_set1_ps(*x[c].d.add(b)));
+                        let pairs = 8 / parts * part..8 / parts * (part + 1);
+                        let sum = _mm512_cvtepi32_ps(block_minima(block, x[c].sums.add(b * 16), pairs));
+                        minima[c] = _mm512_fmadd_ps(factor, sum, minima[c]);
+                    }
                 }
             }
         }
@@ -129,13 +138,18 @@ unsafe fn multiply<B: Unpack256, const C: usize>(
     }
 }
 
-/// Exact sums of scaled products of a block.
+/// Exact sums of scaled products of some 32s of a block.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-unsafe fn block_sums<B: Unpack256, const C: usize>(block: *const u8, b: usize, x: &[Q8x256; C]) -> [__m512i; C] {
+unsafe fn block_sums<B: Unpack256, const C: usize>(
+    block: *const u8,
+    b: usize,
+    x: &[Q8x256; C],
+    thirty_twos: Range<usize>,
+) -> [__m512i; C] {
     let mut sums = [_mm512_setzero_si512(); C];
     let sixteens = B::GROUP / 16;
-    for group in 0..16 / sixteens {
+    for group in thirty_twos.start * 2 / sixteens..thirty_twos.end * 2 / sixteens {
         // SAFETY: the group lies inside the block and the records.
         unsafe {
             let mut dots = [_mm512_setzero_si512(); C];
@@ -164,12 +178,12 @@ unsafe fn block_sums<B: Unpack256, const C: usize>(block: *const u8, b: usize, x
     sums
 }
 
-/// Exact sum of `minimum · sum of codes` of a block.
+/// Exact sum of `minimum · sum of codes` of some 32s of a block.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline]
-unsafe fn block_minima(block: *const u8, sums: *const i16) -> __m512i {
+unsafe fn block_minima(block: *const u8, sums: *const i16, thirty_twos: Range<usize>) -> __m512i {
     let mut total = _mm512_setzero_si512();
-    for g in 0..8 {
+    for g in thirty_twos {
         // SAFETY: there are eight pairs of minima and of sums.
         unsafe {
             let min = _mm512_load_si512(block.add(CODES + SCALES + g * 64).cast());

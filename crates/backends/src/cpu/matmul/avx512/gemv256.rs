@@ -5,12 +5,13 @@ use super::unpack256::Unpack256;
 use crate::cpu::matmul::activation::Q8x256;
 use crate::cpu::matmul::x86::ahead::Ahead;
 use crate::cpu::matmul::{Column, Weights};
+use crate::cpu::quant::block256::Adding;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// # Safety
 /// The contract of [`super::super::RowsFn`] for `C` columns; the machine has the instructions.
-#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) unsafe fn rows<B: Unpack256, const C: usize>(w: &Weights, rows: Range<usize>, columns: [&Column; C]) {
     // SAFETY: row pointers are clamped to existing rows; results are written for those of the range only.
     unsafe {
@@ -34,7 +35,7 @@ pub(super) unsafe fn rows<B: Unpack256, const C: usize>(w: &Weights, rows: Range
     }
 }
 
-#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[inline]
 unsafe fn one_block<B: Unpack256, const C: usize>(
     block: &[*const u8; 8],
@@ -68,11 +69,15 @@ unsafe fn one_block<B: Unpack256, const C: usize>(
         for c in 0..C {
             let xd = _mm256_set1_ps(*x[c].d.add(b));
             let sum = _mm256_cvtepi32_ps(whole_sums(&dots[c]));
-            acc[c] = _mm256_add_ps(acc[c], _mm256_mul_ps(_mm256_mul_ps(d, xd), sum));
+            acc[c] = if B::ADDING == Adding::Eights {
+                _mm256_fmadd_ps(_mm256_mul_ps(sum, d), xd, acc[c])
+            } else {
+                _mm256_fmadd_ps(_mm256_mul_ps(d, xd), sum, acc[c])
+            };
             if B::HAS_MIN {
                 let sum = _mm256_cvtepi32_ps(whole_sums_256(&mins[c]));
                 let dmin = factors(block, B::D_AT + 2);
-                minima[c] = _mm256_add_ps(minima[c], _mm256_mul_ps(_mm256_mul_ps(dmin, xd), sum));
+                minima[c] = _mm256_fmadd_ps(_mm256_mul_ps(dmin, xd), sum, minima[c]);
             }
         }
     }
@@ -81,7 +86,7 @@ unsafe fn one_block<B: Unpack256, const C: usize>(
 /// What the zero point takes away: `−zero · Σ scale · sum`, spread over lanes.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl")]
 #[inline]
-fn zero_point<B: Unpack256>(scale: __m256i, sums: __m256i) -> __m512i {
+pub(super) fn zero_point<B: Unpack256>(scale: __m256i, sums: __m256i) -> __m512i {
     let products = _mm256_mullo_epi32(_mm256_madd_epi16(scale, sums), _mm256_set1_epi32(-i32::from(B::ZERO)));
     _mm512_zextsi256_si512(products)
 }
@@ -89,7 +94,13 @@ fn zero_point<B: Unpack256>(scale: __m256i, sums: __m256i) -> __m512i {
 /// Adds `scale · code · input` of 64 weights.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-fn add_scaled<B: Unpack256>(acc: __m512i, codes: __m512i, input: __m512i, scale: __m256i, part: usize) -> __m512i {
+pub(super) fn add_scaled<B: Unpack256>(
+    acc: __m512i,
+    codes: __m512i,
+    input: __m512i,
+    scale: __m256i,
+    part: usize,
+) -> __m512i {
     let group = 4 * part as i32;
     if B::ZERO < 128 {
         // Pairs of products fit 16 bits: at most 63 · 127 · 2.
@@ -108,7 +119,7 @@ fn add_scaled<B: Unpack256>(acc: __m512i, codes: __m512i, input: __m512i, scale:
 /// The half-precision factors of eight blocks.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-unsafe fn factors(block: &[*const u8; 8], at: usize) -> __m256 {
+pub(super) unsafe fn factors(block: &[*const u8; 8], at: usize) -> __m256 {
     // SAFETY: the factor lies inside the block.
     let halves = block.map(|p| unsafe { p.add(at).cast::<i16>().read_unaligned() });
     let [a, b, c, d, e, f, g, h] = halves;

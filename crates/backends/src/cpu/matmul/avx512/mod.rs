@@ -1,28 +1,28 @@
 //! Products with AVX-512 (F, BW, DQ, VL, VBMI, VNNI). Same sums in the same order as [`super::portable`].
 //!
-//! One or two columns are multiplied straight from the blocks, eight rows at a time. For more columns sixteen rows are
-//! unpacked once into a panel whose vectors hold four consecutive codes of each row, so that a lane is a row and block
-//! sums need no horizontal additions.
+//! Blocks are multiplied straight from memory, eight rows at a time; but for many columns with blocks of 256, sixteen
+//! rows are unpacked once into a panel whose vectors hold four consecutive codes of each row, so that a lane is a row
+//! and block sums need no horizontal additions.
 
+mod block32;
+mod eights256;
 mod float;
 mod gemm256;
-mod gemm32;
 mod gemv256;
-mod gemv32;
 mod lanes;
 pub(super) mod quantize;
+mod spread;
 mod unpack256;
 mod unpack32;
 mod values;
 
 use super::values::ValuesFn;
-use super::{Column, RowsFn, Weights};
+use super::{Column, Order, RowsFn, Weights};
 use crate::cpu::element::{Bf16, F16};
 use crate::cpu::quant::block32::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-use crate::cpu::quant::block256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
+use crate::cpu::quant::block256::{Adding, Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 use loadmaster_graph::DType;
 use std::ops::Range;
-use unpack32::Unpack32;
 use unpack256::Unpack256;
 
 /// The kernel for a weight type.
@@ -31,12 +31,12 @@ pub(crate) fn rows_fn(dtype: DType) -> Option<RowsFn> {
         DType::F32 => float::rows::<f32>,
         DType::F16 => float::rows::<F16>,
         DType::Bf16 => float::rows::<Bf16>,
-        DType::Q4_0 => rows32::<Q4_0>,
-        DType::Q4_1 => rows32::<Q4_1>,
-        DType::Q5_0 => rows32::<Q5_0>,
-        DType::Q5_1 => rows32::<Q5_1>,
-        DType::Q8_0 => rows32::<Q8_0>,
-        DType::Iq4Nl => rows32::<Iq4Nl>,
+        DType::Q4_0 => block32::rows::<Q4_0>,
+        DType::Q4_1 => block32::rows::<Q4_1>,
+        DType::Q5_0 => block32::rows::<Q5_0>,
+        DType::Q5_1 => block32::rows::<Q5_1>,
+        DType::Q8_0 => block32::rows::<Q8_0>,
+        DType::Iq4Nl => block32::rows::<Iq4Nl>,
         DType::Q2K => rows256::<Q2K>,
         DType::Q3K => rows256::<Q3K>,
         DType::Q4K => rows256::<Q4K>,
@@ -57,27 +57,17 @@ pub(crate) fn values_fn(dtype: DType) -> Option<ValuesFn> {
     })
 }
 
-unsafe fn rows32<B: Unpack32>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
+unsafe fn rows256<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
     // SAFETY: the contract of `RowsFn`; this kernel is chosen only where the instructions exist.
     unsafe {
-        match columns {
-            [] => {}
-            [a] => gemv32::rows::<B, 1>(w, rows, [a]),
-            [a, b] => gemv32::rows::<B, 2>(w, rows, [a, b]),
-            _ => gemm32::rows::<B>(w, rows, columns, panel),
-        }
-    }
-}
-
-unsafe fn rows256<B: Unpack256>(w: &Weights, rows: Range<usize>, columns: &[Column], panel: *mut u8) {
-    // SAFETY: as above.
-    unsafe {
-        match columns {
-            [] => {}
-            [a] => gemv256::rows::<B, 1>(w, rows, [a]),
-            [a, b] => gemv256::rows::<B, 2>(w, rows, [a, b]),
+        match (B::ADDING, w.order, columns) {
+            (_, _, []) => {}
+            (Adding::Eights, Order::One, _) => eights256::rows::<B>(w, rows, columns),
+            (Adding::Quarters, Order::Many, _) => gemm256::rows::<B>(w, rows, columns, panel),
+            (_, _, [a]) => gemv256::rows::<B, 1>(w, rows, [a]),
+            (_, _, [a, b]) => gemv256::rows::<B, 2>(w, rows, [a, b]),
             // Unpacking pays from five columns on.
-            [a, b, rest @ ..] if rest.len() <= 2 => {
+            (_, _, [a, b, rest @ ..]) if rest.len() <= 2 => {
                 gemv256::rows::<B, 2>(w, rows.clone(), [a, b]);
                 rows256::<B>(w, rows, rest, panel);
             }
