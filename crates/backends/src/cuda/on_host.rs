@@ -62,7 +62,7 @@ impl HostKernels {
         }
     }
 
-    /// Computes a node as a small GPU would be told to; the names of the kernels that did.
+    /// Computes a node as a small GPU of an architecture (80 is `sm_80`) would be told to; the names of the kernels that did.
     ///
     /// # Errors
     /// No kernel for the node; a launch that the emulation refuses.
@@ -75,12 +75,13 @@ impl HostKernels {
         params: &[u32],
         src: &[Option<TensorRef>],
         dst: TensorMut,
+        arch: u32,
     ) -> Result<Vec<&'static str>, String> {
         let sources: Vec<Option<Layout>> =
             src.iter().map(|s| s.map(|s| Layout { dtype: s.dtype, ne: s.ne, nb: s.nb })).collect();
         let layout = Layout { dtype: dst.dtype, ne: dst.ne, nb: dst.nb };
         let view = NodeView { op, params, src: &sources, dst: layout };
-        let target = Target { arch: 80, multiprocessors: 4, shared_bytes: 96 << 10 };
+        let target = Target { arch, multiprocessors: 4, shared_bytes: 96 << 10 };
         let launches = launches(&view, &target).map_err(|e| e.to_string())?;
         // Scratch memory holds anything before.
         let mut scratch = vec![u128::MAX; (launches.scratch_bytes as usize).div_ceil(16)];

@@ -154,12 +154,14 @@ fn every_operation_agrees_with_its_reference_on_every_instruction_set_and_device
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_kernels_compiled_for_the_host_agree_with_the_reference_and_each_is_launched() {
-    let Some(runner) = on_host::runner() else { return };
-    let runners = [Box::new(runner)];
+    let (Some(new), Some(old)) = (on_host::runner(90), on_host::runner(70)) else { return };
+    let (new, old) = ([Box::new(new)], [Box::new(old)]);
     for topic in TOPICS {
-        topic().iter().for_each(|case| case.check(&runners));
+        topic().iter().for_each(|case| case.check(&new));
     }
-    let (launched, all) = runners[0].coverage();
+    products::cases().iter().for_each(|case| case.check(&old));
+    let (mut launched, all) = new[0].coverage();
+    launched.extend(old[0].coverage().0);
     let idle: Vec<_> = all.symmetric_difference(&launched).collect();
     assert!(idle.is_empty(), "no case launches {idle:?}");
 }

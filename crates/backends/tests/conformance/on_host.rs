@@ -8,7 +8,7 @@ use loadmaster_graph::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::{env, fs};
 
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/kernels");
@@ -17,6 +17,7 @@ const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/kernels");
 pub struct OnHost {
     kernels: Arc<HostKernels>,
     launched: Mutex<BTreeSet<&'static str>>,
+    arch: u32,
 }
 
 impl OnHost {
@@ -27,13 +28,14 @@ impl OnHost {
     }
 }
 
-/// The runner; none, with the reason printed, where there is no C++ compiler.
-pub fn runner() -> Option<OnHost> {
-    match compile() {
+/// The runner as for an architecture; none, with the reason printed, where there is no C++ compiler.
+pub fn runner(arch: u32) -> Option<OnHost> {
+    static COMPILED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    match COMPILED.get_or_init(compile) {
         Ok(path) => {
             // SAFETY: the file was made of this program's sources.
-            let kernels = Arc::new(unsafe { HostKernels::open(&path) }.unwrap());
-            Some(OnHost { kernels, launched: Mutex::default() })
+            let kernels = Arc::new(unsafe { HostKernels::open(path) }.unwrap());
+            Some(OnHost { kernels, launched: Mutex::default(), arch })
         }
         Err(why) => {
             println!("skipped: CUDA kernels on the host: {why}");
@@ -84,7 +86,7 @@ fn first(words: &mut [u128], t: &Host) -> *mut u8 {
 
 impl Runner for OnHost {
     fn name(&self) -> String {
-        "CUDA kernels on the host".into()
+        format!("CUDA kernels on the host, as for sm_{}", self.arch)
     }
     fn run(&self, op: Op, params: &[u32], src: &[Option<Host>], dst: &mut Host) -> Result<(), String> {
         let mut memory: Vec<Option<Vec<u128>>> = src.iter().map(|s| s.as_ref().map(aligned)).collect();
@@ -98,7 +100,7 @@ impl Runner for OnHost {
         let result = TensorMut { dtype: dst.dtype, ne: dst.ne, nb: dst.nb, data };
         // SAFETY: the tensors are valid for their layouts and apart from each other.
         unsafe {
-            let launched = self.kernels.compute(op, params, &sources, result)?;
+            let launched = self.kernels.compute(op, params, &sources, result, self.arch)?;
             self.launched.lock().unwrap().extend(launched);
             dst.bytes.as_mut_ptr().copy_from(data.sub(dst.offset), dst.bytes.len());
         }

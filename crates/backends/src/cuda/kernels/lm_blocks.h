@@ -60,7 +60,7 @@ LM_DEVICE void lm_iq4_pairs(unsigned bytes, int& low, int& high) {
 }
 
 struct LmBlock32 {
-    enum { LEN = 32, WIDE = 0 };
+    enum { LEN = 32, WIDE = 0, GROUP = 32 };
 };
 struct LmBlock256 {
     enum { LEN = 256, WIDE = 1 };

@@ -9,6 +9,7 @@
 #include "copy.cu"
 #include "elementwise.cu"
 #include "mul_mat_id.cu"
+#include "mul_mat_mma.cu"
 #include "mul_mat_tile.cu"
 #include "mul_mat_vec.cu"
 #include "norm.cu"
@@ -43,6 +44,7 @@ struct Fiber {
 
 struct Warp {
     uint64_t slots[2][32];
+    int words[2][32 * 6];
 };
 
 // A worker's fibers and shared memory; made at its first launch that needs them.
@@ -243,6 +245,15 @@ const uint64_t* lm_host_exchange(uint64_t value) {
     slots[i & 31] = value;
     lm_host_sync_warp();
     return slots;
+}
+
+const int* lm_host_exchange_six(const int words[6]) {
+    Worker* worker = slot.worker;
+    unsigned i = worker->current;
+    int* all = worker->warps[i / 32].words[worker->fibers[i].phase++ & 1];
+    memcpy(all + 6 * (i & 31), words, 6 * sizeof(int));
+    lm_host_sync_warp();
+    return all;
 }
 
 unsigned char* lm_host_dynamic_shared() { return slot.worker->shared; }

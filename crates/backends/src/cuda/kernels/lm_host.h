@@ -29,6 +29,8 @@ void lm_host_sync_block();
 void lm_host_sync_warp();
 // Puts a value where the warp's lanes see it, waits for all of them, and returns the 32 values.
 const uint64_t* lm_host_exchange(uint64_t value);
+// The same for six words of each lane: lane n's stand from 6 n on.
+const int* lm_host_exchange_six(const int words[6]);
 unsigned char* lm_host_dynamic_shared();
 
 #define __global__

@@ -1,94 +1,25 @@
-// Products for many columns: a block of 256 threads computes 64 rows of 64 columns, through shared memory.
+// Products for many columns, where a GPU has no matrix units for them: the threads' own arithmetic.
 #include "lm_args.h"
 #include "lm_common.h"
 #include "lm_product.h"
+#include "lm_tile.h"
 
-// A thread computes rows x + 16 i and columns y + 16 j of the tile, i and j below 4. Rows of shared memory are padded, so
-// that 16 threads read 16 of them at once.
-enum { LM_TILE = 64, LM_SIDE = 16, LM_EACH = 4, LM_PARTS = 4, LM_PART_ROW = LM_PARTS * 8 + 4, LM_FLOATS = 32 };
+// A thread computes rows x + 16 i and columns y + 16 j of the tile, i and j below 4.
+enum { LM_SIDE = 16, LM_EACH = 4, LM_FLOATS = 32 };
 
-// The tile's place. Grid: x tiles of rows, y tiles of columns, z matrices of the result (dimensions 2 and 3).
-struct LmTile {
-    LmLong row, column, j, k;
-    int rows, columns;
-    unsigned x, y;
-    const LmByte* weights;
-};
-LM_DEVICE LmTile lm_tile(const LmArgs& a) {
-    LmTile t;
-    t.row = static_cast<LmLong>(blockIdx.x) * LM_TILE;
-    t.column = static_cast<LmLong>(blockIdx.y) * LM_TILE;
-    t.j = blockIdx.z % a.dst.ne[2];
-    t.k = blockIdx.z / a.dst.ne[2];
-    t.rows = a.dst.ne[0] - t.row < LM_TILE ? static_cast<int>(a.dst.ne[0] - t.row) : LM_TILE;
-    t.columns = a.dst.ne[1] - t.column < LM_TILE ? static_cast<int>(a.dst.ne[1] - t.column) : LM_TILE;
-    t.x = threadIdx.x % LM_SIDE;
-    t.y = threadIdx.x / LM_SIDE;
-    t.weights = lm_at(a.src[0], 0, 0, t.j / (a.dst.ne[2] / a.src[0].ne[2]), t.k / (a.dst.ne[3] / a.src[0].ne[3]));
-    return t;
-}
+LM_DEVICE int lm_tile_x() { return threadIdx.x % LM_SIDE; }
+LM_DEVICE int lm_tile_y() { return threadIdx.x / LM_SIDE; }
+
 LM_DEVICE void lm_write_tile(const LmArgs& a, const LmTile& t, const float sum[LM_EACH][LM_EACH]) {
     LM_UNROLL
     for (int j = 0; j < LM_EACH; j++) {
         LM_UNROLL
         for (int i = 0; i < LM_EACH; i++) {
-            int row = t.x + LM_SIDE * i, column = t.y + LM_SIDE * j;
+            int row = lm_tile_x() + LM_SIDE * i, column = lm_tile_y() + LM_SIDE * j;
             if (row >= t.rows || column >= t.columns) continue;
             *reinterpret_cast<float*>(lm_at(a.dst, t.row + row, t.column + column, t.j, t.k)) = sum[i][j];
         }
     }
-}
-
-// Scales of a part of weights with their factors, or of a part of activations.
-struct alignas(16) LmFour {
-    float v[4];
-};
-struct LmPartTiles {
-    int* weights;
-    int* columns;
-    LmFour* weight_scales;
-    LmFour* column_scales;
-};
-LM_DEVICE void lm_put_part(int* row, const int q[8]) {
-    LmWords* to = reinterpret_cast<LmWords*>(row);
-    LmWords low = {{q[0], q[1], q[2], q[3]}}, high = {{q[4], q[5], q[6], q[7]}};
-    to[0] = low;
-    to[1] = high;
-}
-LM_DEVICE void lm_get_part(const int* row, int q[8]) {
-    const LmWords* from = reinterpret_cast<const LmWords*>(row);
-    LmWords low = from[0], high = from[1];
-    LM_UNROLL
-    for (int k = 0; k < 4; k++) {
-        q[k] = low.w[k];
-        q[k + 4] = high.w[k];
-    }
-}
-
-// A thread unpacks one part of one row of weights, and copies one part of one record; what lies outside counts as zero.
-template <class F> LM_DEVICE void lm_load_parts(const LmArgs& a, const LmTile& t, const LmPartTiles& s, LmLong first) {
-    LmLong k = a.src[0].ne[0], part = first + threadIdx.x % LM_PARTS;
-    int line = threadIdx.x / LM_PARTS, inner = threadIdx.x % LM_PARTS, place = inner * LM_TILE + line;
-    int q[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    LmFour scales = {{0.0f, 0.0f, 0.0f, 0.0f}};
-    if (line < t.rows && part < k / 32) {
-        const LmByte* b = t.weights + (t.row + line) * a.src[0].nb[1] + part / (F::LEN / 32) * F::SIZE;
-        int within = static_cast<int>(part % (F::LEN / 32));
-        F::codes(b, within, q);
-        LmScales w = F::scales(b, within);
-        scales.v[0] = w.d * static_cast<float>(w.s0);
-        scales.v[1] = w.d * static_cast<float>(w.s1);
-        scales.v[2] = w.m * static_cast<float>(w.t0);
-        scales.v[3] = w.m * static_cast<float>(w.t1);
-    }
-    lm_put_part(s.weights + line * LM_PART_ROW + inner * 8, q);
-    s.weight_scales[place] = scales;
-    LmPart x = {{0, 0, 0, 0, 0, 0, 0, 0}, 0.0f, 0.0f, 0.0f};
-    if (line < t.columns && part < k / 32) x = lm_part(lm_record(lm_at(a.src[1], 0, t.column + line, t.j, t.k), k), part);
-    lm_put_part(s.columns + line * LM_PART_ROW + inner * 8, x.q);
-    float unit = F::WIDE ? x.d : 1.0f;
-    LmFour numbers = {{x.d, unit * x.t0, F::WIDE ? unit * x.t1 : 0.0f, 0.0f}};
-    s.column_scales[place] = numbers;
 }
 
 template <class F> LM_DEVICE float lm_tile_product(const int w[8], const LmFour& ws, const int x[8], const LmFour& xs) {
@@ -108,14 +39,14 @@ template <class F> LM_DEVICE void lm_add_part(const LmTile& t, const LmPartTiles
     LmFour ws[LM_EACH];
     LM_UNROLL
     for (int i = 0; i < LM_EACH; i++) {
-        int row = t.x + LM_SIDE * i;
+        int row = lm_tile_x() + LM_SIDE * i;
         lm_get_part(s.weights + row * LM_PART_ROW + inner * 8, w[i]);
         ws[i] = s.weight_scales[inner * LM_TILE + row];
     }
     LM_UNROLL
     for (int j = 0; j < LM_EACH; j++) {
         if (LM_SIDE * j >= t.columns) continue;
-        int column = t.y + LM_SIDE * j, x[8];
+        int column = lm_tile_y() + LM_SIDE * j, x[8];
         lm_get_part(s.columns + column * LM_PART_ROW + inner * 8, x);
         LmFour xs = s.column_scales[inner * LM_TILE + column];
         LM_UNROLL
@@ -125,11 +56,7 @@ template <class F> LM_DEVICE void lm_add_part(const LmTile& t, const LmPartTiles
 
 // src0: blocks. src1: records of the activations (lm_activations).
 template <class F> LM_DEVICE void lm_tile_blocks(const LmArgs& a) {
-    __shared__ LmWords weights[LM_TILE * LM_PART_ROW / 4];
-    __shared__ LmWords columns[LM_TILE * LM_PART_ROW / 4];
-    __shared__ LmFour weight_scales[LM_TILE * LM_PARTS];
-    __shared__ LmFour column_scales[LM_TILE * LM_PARTS];
-    LmPartTiles s = {weights[0].w, columns[0].w, weight_scales, column_scales};
+    LM_PART_TILES(s);
     LmTile t = lm_tile(a);
     float sum[LM_EACH][LM_EACH] = {};
     for (LmLong first = 0; first < a.src[0].ne[0] / 32; first += LM_PARTS) {
@@ -162,9 +89,9 @@ template <class F> LM_DEVICE void lm_tile_floats(const LmArgs& a) {
             LM_UNROLL
             for (int j = 0; j < LM_EACH; j++) {
                 if (LM_SIDE * j >= t.columns) continue;
-                float x = columns[t.y + LM_SIDE * j][inner];
+                float x = columns[lm_tile_y() + LM_SIDE * j][inner];
                 LM_UNROLL
-                for (int i = 0; i < LM_EACH; i++) sum[i][j] = fmaf(weights[t.x + LM_SIDE * i][inner], x, sum[i][j]);
+                for (int i = 0; i < LM_EACH; i++) sum[i][j] = fmaf(weights[lm_tile_x() + LM_SIDE * i][inner], x, sum[i][j]);
             }
         }
         __syncthreads();

@@ -2,7 +2,7 @@
 
 use super::build::{Build, byte_rows, scratch};
 use super::node::Node;
-use super::types::{Launch, Launches, Layout};
+use super::types::{Launch, Launches, Layout, Target};
 use crate::error::Unsupported;
 use loadmaster_graph::DType;
 
@@ -13,9 +13,11 @@ const WARPS: u64 = THREADS as u64 / 32;
 const COLUMNS: u64 = 8;
 /// Up to this many columns, weights are read for [`COLUMNS`] at a time.
 const FEW_COLUMNS: u64 = 16;
-/// Rows and columns of a tile, and the threads that compute it (mul_mat_tile.cu).
+/// Rows and columns of a tile, and the threads that compute it (lm_tile.h).
 const TILE: u64 = 64;
 const TILE_THREADS: u32 = 256;
+/// The first architecture whose matrix units take what mul_mat_mma.cu gives them.
+const MATRIX_UNITS: u32 = 80;
 /// Most blocks along the second and third dimension of a grid.
 pub(super) const MOST_BLOCKS: u64 = 65_535;
 
@@ -24,6 +26,7 @@ struct Kernels {
     one: &'static str,
     few: &'static str,
     many: &'static str,
+    by_units: &'static str,
     by_id: &'static str,
 }
 
@@ -46,6 +49,7 @@ macro_rules! kernels {
                     one: concat!("lm_mul_mat_vec1_", $name),
                     few: concat!("lm_mul_mat_vec8_", $name),
                     many: concat!("lm_mul_mat_tile_", $name),
+                    by_units: concat!("lm_mul_mat_mma_", $name),
                     by_id: concat!("lm_mul_mat_id_", $name),
                 },)*
                 _ => return None,
@@ -106,7 +110,7 @@ fn grid(node: &Node<'_>, x: u64, y: u64, z: u64) -> Result<[u32; 3], Unsupported
 }
 
 /// MUL_MAT.
-pub(super) fn mul_mat(node: &Node<'_>) -> Result<Launches, Unsupported> {
+pub(super) fn mul_mat(node: &Node<'_>, target: &Target) -> Result<Launches, Unsupported> {
     let (w, x, dst) = (node.src(0)?, node.src(1)?, node.dst());
     check(node, &w, &x, &dst)?;
     node.require(dst.ne[1..] == x.ne[1..], "the result must have a column for each row of the second source")?;
@@ -118,6 +122,9 @@ pub(super) fn mul_mat(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let (source, kernel, rows, columns, threads) = match dst.ne[1] {
         1 => ("mul_mat_vec", kernels.one, WARPS, 1, THREADS),
         2..=FEW_COLUMNS => ("mul_mat_vec", kernels.few, WARPS, COLUMNS, THREADS),
+        _ if target.arch >= MATRIX_UNITS && w.dtype != DType::F32 => {
+            ("mul_mat_mma", kernels.by_units, TILE, TILE, TILE_THREADS)
+        }
         _ => ("mul_mat_tile", kernels.many, TILE, TILE, TILE_THREADS),
     };
     let grid = grid(node, dst.ne[0].div_ceil(rows), dst.ne[1].div_ceil(columns), dst.ne[2] * dst.ne[3])?;

@@ -11,7 +11,8 @@ macro_rules! sources {
 }
 
 /// What sources include.
-pub(crate) const HEADERS: &[File] = headers!["lm_args.h", "lm_blocks.h", "lm_common.h", "lm_encode.h", "lm_product.h"];
+pub(crate) const HEADERS: &[File] =
+    headers!["lm_args.h", "lm_blocks.h", "lm_common.h", "lm_encode.h", "lm_mma.h", "lm_product.h", "lm_tile.h",];
 
 /// The sources: each becomes one module.
 pub(crate) const SOURCES: &[File] = sources![
@@ -20,6 +21,7 @@ pub(crate) const SOURCES: &[File] = sources![
     "copy",
     "elementwise",
     "mul_mat_id",
+    "mul_mat_mma",
     "mul_mat_tile",
     "mul_mat_vec",
     "norm",
