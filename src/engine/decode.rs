@@ -48,11 +48,11 @@ impl Engine {
             if let Some((full, sliding)) = cells {
                 (shape.cells, shape.sliding_cells) = (full, sliding);
             }
-            let at = self.plan(shape)?;
-            // Another graph, or a slot that comes round again: what was issued is read first.
-            while open.len() >= turns || open.front().is_some_and(|o| o.at != at) {
+            // Another graph, or a slot that comes round again: what was issued is read first. (Planning may let plans go.)
+            while open.len() >= turns || open.front().is_some_and(|o| self.known(o.at).shape != shape) {
                 self.read_first(&mut open, seen)?;
             }
+            let at = self.plan(shape)?;
             let run = self.issue(at, micro, slots)?;
             let wanted = micro.outputs().map(|i| micro.tokens()[i].batch_index).collect();
             open.push_back(Issued { wanted, at, run });

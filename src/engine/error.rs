@@ -49,6 +49,18 @@ pub enum EngineError {
         /// What would help.
         advice: &'static str,
     },
+    /// More pinned host memory is needed than there is.
+    #[error(
+        "the pool {pool} has {available}, but {needed} are needed for outputs and copies; give fewer --copies, a smaller --ubatch, or a larger pool"
+    )]
+    PinnedCapacity {
+        /// The pool.
+        pool: Box<str>,
+        /// What it has.
+        available: Bytes,
+        /// What is needed.
+        needed: Bytes,
+    },
     /// A device gave no memory for weights or a KV cache.
     #[error("{device} has no memory for the {what}: {why}")]
     Load {

@@ -13,6 +13,6 @@ pub use error::EngineError;
 pub use load::Progress;
 pub use model::Model;
 pub use placed::Placed;
-pub use prepare::{DeviceNeed, GraphSummary, LinkTraffic, Peak, Prepared, prepare};
+pub use prepare::{DeviceNeed, GraphSummary, LinkTraffic, Peak, Prepared, prepare, prepare_on};
 pub use session::{Engine, Reserve};
 pub use settings::Settings;

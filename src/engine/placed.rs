@@ -3,14 +3,17 @@
 use super::error::EngineError;
 use super::model::Model;
 use super::settings::Settings;
-use crate::placement::{LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome};
+use crate::placement::{LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, home_on};
 use loadmaster_alloc::Placer;
-use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, Tensor};
+use loadmaster_graph::{BufferTypeId, Bytes, DType, DeviceId, Dims, Tensor};
 use loadmaster_models::families::{self, BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
 use loadmaster_sched::{DeviceKind, Machine, Residency};
 
 /// Share of a GPU whose memory is not known, if no share is given: as much as this.
 const UNKNOWN_MEMORY: Bytes = Bytes::gib(1);
+/// Names of weights.
+const OUTPUT: &str = "output.weight";
+const TOKEN_EMBEDDING: &str = "token_embd.weight";
 /// Name of the memory for re-laid out weights, on machines that have it.
 pub const REPACKED_MEMORY: &str = "CPU_REPACK";
 
@@ -51,6 +54,38 @@ impl<'a> Placed<'a> {
         Ok(families::build(&self.model.file, &self.model.params, &spec)?)
     }
 
+    /// The shapes whose needs together are what is reserved: a full micro-batch, one token of each sequence, and, where
+    /// weights are on the host, what is below the batch from which devices take them over. The reference reserves the
+    /// first two.
+    #[must_use]
+    pub fn reserved_shapes(&self) -> Vec<BatchShape> {
+        let largest = |tokens| BatchShape::largest(&self.layout, tokens);
+        let full = largest(self.settings.largest_micro_batch());
+        let mut shapes = vec![full, largest(self.settings.decode_tokens())];
+        let host = self.layers.input;
+        let all_on_gpus = self.layers.all_off(host) && self.settings.overrides.is_empty();
+        if self.settings.placer == Placer::Ggml || all_on_gpus {
+            return shapes;
+        }
+        let minima = self.machine.devices().values().filter_map(|d| d.offload_min_batch);
+        for below in minima.filter_map(|m| u32::try_from(m).ok()?.checked_sub(1)).filter(|&n| 0 < n && n < full.tokens)
+        {
+            let streams = self.layout.streams.min(below);
+            shapes.push(largest(below - below % streams));
+            // One sequence may reach what no equal number of tokens of all does.
+            shapes.push(BatchShape { streams: 1, tokens: below, outputs: below, ..full });
+            // Few rows of logits of a large batch: the output stays while the layers are taken over.
+            shapes.push(BatchShape { outputs: below, ..full });
+        }
+        let mut seen = Vec::new();
+        shapes.retain(|shape| {
+            let is_new = !seen.contains(shape);
+            seen.push(*shape);
+            is_new
+        });
+        shapes
+    }
+
     /// What is in memory before such a graph runs.
     #[must_use]
     pub fn residency(&self, graph: &ModelGraph, tokens: u32) -> Residency {
@@ -65,14 +100,17 @@ impl<'a> Placed<'a> {
             Part::Layer(id) => self.layers.layers.get(id.index()).copied().unwrap_or(self.layers.input),
             Part::Output => self.layers.output,
         };
-        self.home_of(&tensor.name, tensor, by_part, weight.part)
+        // The token embedding once more, where the file has no output of its own, is the output.
+        let is_output = weight.part == Part::Output && &*tensor.name == TOKEN_EMBEDDING;
+        let name = if is_output { OUTPUT } else { &tensor.name };
+        self.home_of(name, tensor.dtype, &tensor.ne, by_part)
     }
 
-    fn home_of(&self, name: &str, tensor: &Tensor, by_part: DeviceId, part: Part) -> WeightHome {
+    fn home_of(&self, name: &str, dtype: DType, ne: &Dims, by_part: DeviceId) -> WeightHome {
         let device = Override::find(&self.settings.overrides, name).unwrap_or(by_part);
-        let is_matrix = tensor.ne[1] > 1 && part != Part::Input && !name.ends_with(".bias");
-        let repacks = device == self.layers.input && is_matrix && self.settings.repack.takes(tensor.dtype, &tensor.ne);
-        if repacks && self.repacked.is_some() { WeightHome::Repacked } else { WeightHome::Device(device) }
+        // A machine without memory for re-laid out weights keeps them plain.
+        let repack = if self.repacked.is_some() { self.settings.repack } else { Repack::Never };
+        home_on(device, name, dtype, ne, self.layers.input, repack)
     }
 
     /// The kind of memory of a home.
@@ -108,13 +146,11 @@ impl<'a> Placed<'a> {
 
     fn output_home(&self) -> WeightHome {
         let file = &self.model.file;
-        let found = file.find("output.weight").or_else(|| file.find("token_embd.weight"));
-        let Some(info) = found.map(|id| file.tensor(id)) else { return WeightHome::Device(self.layers.output) };
-        let repacks = self.settings.repack != Repack::Never
-            && self.repacked.is_some()
-            && self.layers.output == self.layers.input
-            && info.dtype.is_some_and(|dtype| self.settings.repack.takes(dtype, &info.ne));
-        if repacks { WeightHome::Repacked } else { WeightHome::Device(self.layers.output) }
+        let found = file.find(OUTPUT).or_else(|| file.find(TOKEN_EMBEDDING)).map(|id| file.tensor(id));
+        let Some((dtype, ne)) = found.and_then(|info| Some((info.dtype?, info.ne))) else {
+            return WeightHome::Device(self.layers.output);
+        };
+        self.home_of(OUTPUT, dtype, &ne, self.layers.output)
     }
 }
 

@@ -5,10 +5,12 @@ use super::model::Model;
 use super::placed::Placed;
 use super::settings::Settings;
 use crate::placement::LayerDevices;
-use loadmaster_alloc::{ArenaId, ArenaReport, Arenas, report};
-use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, IdVec, Tensor};
+use loadmaster_alloc::{AllocPlan, ArenaId, ArenaReport, BufferIds, GraphAllocator, report};
+use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, IdVec, PoolId, Tensor};
 use loadmaster_models::families::{BatchShape, KvLayout, ModelGraph};
-use loadmaster_sched::{LowerOptions, Machine, Plan, PlanOptions, Sizes, compute_types, plan};
+use loadmaster_sched::exec::{PathTable, Planned, ScheduleOptions, ScratchNeeds};
+use loadmaster_sched::machine::PoolKind;
+use loadmaster_sched::{Cut, LowerOptions, Lowered, Machine, SchedError, SplitPlan, cut, paper_types, place_in};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a device must hold.
@@ -22,12 +24,14 @@ pub struct DeviceNeed {
     pub compute: Bytes,
     /// What no plan of these graphs can beat.
     pub bound: Bytes,
+    /// Bytes of host memory for outputs and copies on their way: a GPU's are pinned and not in its own memory.
+    pub staging: Bytes,
     /// Layers, the output as the last.
     pub layers: Vec<u32>,
 }
 
 impl DeviceNeed {
-    /// All of it.
+    /// All of it in the device's own memory.
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.weights.saturating_add(self.cache).saturating_add(self.compute)
@@ -102,34 +106,59 @@ pub struct Prepared {
     pub peaks: IdVec<DeviceId, Peak>,
 }
 
-/// Prepares a model: places layers, weights and caches, and plans the graphs of a full micro-batch and of one token
-/// of each sequence.
+/// Prepares a model: places layers, weights and caches, and plans the graphs that memory is reserved for
+/// ([`Placed::reserved_shapes`]). Copies take the paths that the machine's description has.
 ///
 /// Pure. Errors: settings that do not fit, graphs that cannot be planned. Whether the devices have what is needed is
 /// for [`Prepared::check_capacity`].
 pub fn prepare(model: &Model, machine: &Machine, settings: &Settings) -> Result<Prepared, EngineError> {
+    prepare_on(model, machine, settings, &PathTable::expected(machine))
+}
+
+/// The same for devices whose paths are known. Errors: as [`prepare`].
+pub fn prepare_on(
+    model: &Model,
+    machine: &Machine,
+    settings: &Settings,
+    paths: &PathTable,
+) -> Result<Prepared, EngineError> {
     let placed = Placed::new(model, machine, settings)?;
-    let full = BatchShape::largest(&placed.layout, settings.largest_micro_batch());
-    let one = BatchShape::largest(&placed.layout, settings.decode_tokens());
-    let mut tally = Tally::new(&placed);
-    let full = tally.graph(full)?;
-    let one = tally.graph(one)?;
+    let mut tally = Tally::new(&placed, paths);
+    let graphs = placed.reserved_shapes().into_iter().map(|shape| tally.graph(shape));
+    let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
+    let (full, one) = (graphs.first().cloned().unwrap_or_default(), graphs.get(1).cloned());
+    let one = one.unwrap_or_else(|| full.clone());
     Ok(tally.finish(full, one))
 }
 
 impl Prepared {
+    /// What is taken of each pool. A GPU's pinned memory is of the first pinned pool that it reaches, or else the host's.
+    #[must_use]
+    pub fn pools(&self, machine: &Machine) -> IdVec<PoolId, Bytes> {
+        let mut used = IdVec::filled(Bytes::ZERO, machine.pools().len());
+        let mut add = |pool: PoolId, bytes: Bytes| used[pool] = used[pool].saturating_add(bytes);
+        let host = machine.compute_type(machine.fallback()).pool;
+        for (id, need) in self.devices.iter() {
+            add(machine.compute_type(id).pool, need.total());
+            let is_pinned = |pool: &&PoolId| machine.pools()[**pool].kind == PoolKind::PinnedHost;
+            add(machine.device(id).pools.iter().find(is_pinned).copied().unwrap_or(host), need.staging);
+        }
+        used
+    }
+
     /// Errors: the first device whose memory is too small, with what it needs and what would help.
     pub fn check_capacity(&self, machine: &Machine) -> Result<(), EngineError> {
-        for (id, need) in self.devices.iter() {
-            let pool = machine.compute_type(id).pool;
-            let shared: Vec<&DeviceNeed> = self
-                .devices
-                .iter()
-                .filter(|(other, _)| machine.compute_type(*other).pool == pool)
-                .map(|(_, need)| need)
-                .collect();
-            let needed: Bytes = shared.iter().map(|n| n.total()).sum();
+        let used = self.pools(machine);
+        for (pool, &needed) in used.iter() {
             let Some(available) = machine.pools()[pool].capacity.filter(|&c| needed > c) else { continue };
+            let own = self.devices.iter().find(|(id, _)| machine.compute_type(*id).pool == pool);
+            let Some((id, need)) = own else {
+                return Err(EngineError::PinnedCapacity {
+                    pool: machine.pools()[pool].name.clone(),
+                    available,
+                    needed,
+                });
+            };
             return Err(EngineError::OverCapacity {
                 device: machine.device(id).name.clone(),
                 available,
@@ -156,58 +185,68 @@ impl Prepared {
     }
 }
 
-/// Adds up what graphs need.
+/// Adds up what graphs need, as a session does that binds them: with the same allocator, over memory without bytes.
 struct Tally<'a, 'p> {
     placed: &'p Placed<'a>,
-    arenas: Arenas,
-    chunks: IdVec<ArenaId, Vec<Bytes>>,
+    options: ScheduleOptions,
+    allocator: GraphAllocator,
+    scratch: ScratchNeeds,
     devices: IdVec<DeviceId, DeviceNeed>,
     weights: BTreeMap<BufferTypeId, Bytes>,
     peaks: IdVec<DeviceId, Peak>,
 }
 
 impl<'a, 'p> Tally<'a, 'p> {
-    fn new(placed: &'p Placed<'a>) -> Self {
-        let arenas = Arenas::new(compute_types(placed.machine, &Sizes::ByRule));
-        let devices = placed.machine.devices().ids().map(|_| DeviceNeed::default()).collect();
-        let chunks = IdVec::filled(Vec::new(), arenas.len());
-        let peaks = placed.machine.devices().ids().map(|_| Peak::default()).collect();
-        Self { placed, arenas, chunks, devices, weights: BTreeMap::new(), peaks }
+    fn new(placed: &'p Placed<'a>, paths: &PathTable) -> Self {
+        let (settings, machine) = (placed.settings, placed.machine);
+        let options = ScheduleOptions { outputs: settings.outputs(), ..ScheduleOptions::new(paths.clone()) };
+        let allocator = GraphAllocator::new_n(paper_types(machine)).with_placer(settings.placer.clone());
+        let devices = machine.devices().ids().map(|_| DeviceNeed::default()).collect();
+        let (scratch, weights) = (ScratchNeeds::default(), BTreeMap::new());
+        let peaks = machine.devices().ids().map(|_| Peak::default()).collect();
+        Self { placed, options, allocator, scratch, devices, weights, peaks }
     }
 
     fn graph(&mut self, shape: BatchShape) -> Result<GraphSummary, EngineError> {
+        let (machine, settings) = (self.placed.machine, self.placed.settings);
         let model = self.placed.graph(shape)?;
         let residency = self.placed.residency(&model, shape.tokens);
-        let settings = self.placed.settings;
-        let lower = LowerOptions { n_copies: settings.copies, ..LowerOptions::default() };
-        let options = PlanOptions { assign: settings.assign, lower, placer: settings.placer.clone() };
-        let plan = plan(&model.graph, self.placed.machine, &residency, self.arenas.clone(), &options)?;
-        self.compute(&plan, shape.tokens)?;
+        let options = LowerOptions { n_copies: settings.copies, ..LowerOptions::default() };
+        let Cut { assignment, splits, lowered } = cut(&model.graph, machine, &residency, settings.assign, &options)?;
+        let place = place_in(&mut self.allocator, &lowered).map_err(SchedError::from)?;
+        if !place.was_known {
+            self.explain(&lowered, place.allocation.plan(), shape.tokens)?;
+        }
+        let planned = Planned {
+            machine,
+            residency: &residency,
+            assignment: &assignment,
+            splits: &splits,
+            lowered: &lowered,
+            plan: place.allocation.plan(),
+            arenas: self.allocator.arenas(),
+            resident: &|_| None,
+        };
+        self.scratch.raise_to(&ScratchNeeds::of(&planned, &self.options));
         self.resident(&model);
-        let copied = plan.splits.copies().values().map(|c| model.graph.tensor(c.tensor).nbytes()).sum();
         Ok(GraphSummary {
             tokens: shape.tokens,
             nodes: model.graph.nodes().len(),
-            splits: plan.splits.splits().len(),
-            copies: plan.splits.copies().len(),
-            copied,
-            links: traffic(&plan),
+            splits: splits.splits().len(),
+            copies: splits.copies().len(),
+            copied: splits.copies().values().map(|c| model.graph.tensor(c.tensor).nbytes()).sum(),
+            links: traffic(&splits),
         })
     }
 
-    /// The larger need of every chunk, as an arena that serves all graphs has it.
-    fn compute(&mut self, plan: &Plan<'_>, tokens: u32) -> Result<(), EngineError> {
-        for arena in self.arenas.ids() {
-            let chunks = &mut self.chunks[arena];
-            let needed = plan.memory.chunks(arena);
-            chunks.resize(chunks.len().max(needed.len()), Bytes::ZERO);
-            chunks.iter_mut().zip(needed).for_each(|(have, &need)| *have = need.max(*have));
-        }
-        let explained = report(&plan.lowered.graph, &self.arenas, plan.ids(), &plan.memory);
-        for arena in explained.map_err(loadmaster_sched::SchedError::from)?.arenas {
+    /// Bounds and peaks of a graph that was planned.
+    fn explain(&mut self, lowered: &Lowered<'_>, plan: &AllocPlan, tokens: u32) -> Result<(), EngineError> {
+        let ids = BufferIds::Each { nodes: &lowered.node_buffer_ids, leafs: &lowered.leaf_buffer_ids };
+        let explained = report(&lowered.graph, self.allocator.arenas(), ids, plan).map_err(SchedError::from)?;
+        for arena in explained.arenas {
             let need = &mut self.devices[DeviceId::new(arena.arena.index())];
             need.bound = need.bound.max(arena.lower_bound);
-            let peak = peak(plan, &arena, tokens);
+            let peak = peak(lowered, &arena, tokens);
             let highest = &mut self.peaks[DeviceId::new(arena.arena.index())];
             if peak.bytes() > highest.bytes() {
                 *highest = peak;
@@ -251,8 +290,9 @@ impl<'a, 'p> Tally<'a, 'p> {
             let own = placed.machine.device(id).buffer_type;
             let first = ids.iter().find(|&&d| placed.machine.device(d).buffer_type == own) == Some(&id);
             let need = &mut self.devices[id];
-            need.compute = self.chunks[ArenaId::new(id.index())].iter().copied().sum();
+            need.compute = self.allocator.buffer_size(ArenaId::new(id.index()));
             need.weights = if first { self.weights.get(&own).copied().unwrap_or_default() } else { Bytes::ZERO };
+            need.staging = self.scratch.bytes_of(id);
             need.layers = layers_of(&placed.layers, id);
         }
         let (layout, layers) = (placed.layout, placed.layers.clone());
@@ -261,9 +301,9 @@ impl<'a, 'p> Tally<'a, 'p> {
 }
 
 /// The copies of a plan, added up by their ends.
-fn traffic(plan: &Plan<'_>) -> Vec<LinkTraffic> {
+fn traffic(splits: &SplitPlan) -> Vec<LinkTraffic> {
     let mut sums: BTreeMap<(DeviceId, DeviceId), (usize, Bytes)> = BTreeMap::new();
-    for copy in plan.splits.copies().values() {
+    for copy in splits.copies().values() {
         let (copies, bytes) = sums.entry((copy.from, copy.to)).or_default();
         *copies += 1;
         *bytes = bytes.saturating_add(copy.bytes);
@@ -271,8 +311,8 @@ fn traffic(plan: &Plan<'_>) -> Vec<LinkTraffic> {
     sums.into_iter().map(|((from, to), (copies, bytes))| LinkTraffic { from, to, copies, bytes }).collect()
 }
 
-fn peak(plan: &Plan<'_>, arena: &ArenaReport, tokens: u32) -> Peak {
-    let node = arena.peak_node.map_or(String::new(), |item| plan.lowered.graph.tensor(item).name.to_string());
+fn peak(lowered: &Lowered<'_>, arena: &ArenaReport, tokens: u32) -> Peak {
+    let node = arena.peak_node.map_or(String::new(), |item| lowered.graph.tensor(item).name.to_string());
     let alive = arena.alive_at_peak.iter().map(|h| (h.name.to_string(), h.size)).collect();
     Peak { tokens, node, alive }
 }

@@ -4,14 +4,14 @@ use super::error::EngineError;
 use super::load::{GraphMemory, Loaded, Progress};
 use super::model::Model;
 use super::placed::Placed;
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Prepared, prepare, prepare_on};
 use super::settings::Settings;
 use loadmaster_backends::{Device, DeviceStats};
 use loadmaster_graph::{Bytes, DeviceId, IdVec, TensorId};
 use loadmaster_models::families::{BatchShape, InputKind, ModelGraph};
 use loadmaster_models::kv::KvState;
 use loadmaster_sched::Machine;
-use loadmaster_sched::exec::{Executable, Outputs, PlanId, Resident, Runtime, Session, SessionOptions, SessionStats};
+use loadmaster_sched::exec::{Executable, PathTable, PlanId, Resident, Runtime, Session, SessionOptions, SessionStats};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub enum Reserve {
 
 /// A graph that was planned and bound.
 pub(super) struct Known {
-    shape: BatchShape,
+    pub(super) shape: BatchShape,
     used: u64,
     plan: PlanId,
     pub(super) graph: Arc<ModelGraph>,
@@ -86,11 +86,12 @@ impl Engine {
         let _span = tracing::info_span!(target: "loadmaster::engine", "load", model = %model.name).entered();
         check_sharing(machine, &devices)?;
         let runtime = Runtime::new(machine.clone(), devices)?;
+        let prepared = prepared_for(prepared, &model, &settings, &runtime)?;
         let mut options = SessionOptions::new(&runtime);
         options.placer = settings.placer.clone();
         options.assign = settings.assign;
         options.n_copies = settings.copies;
-        options.outputs = if settings.copies.get() > 1 { Outputs::Fetched } else { Outputs::InPlace };
+        options.outputs = settings.outputs();
         let settings = Arc::new(settings);
         let (loaded, state) = {
             let placed = Placed::new(&model, machine, &settings)?;
@@ -109,9 +110,11 @@ impl Engine {
 
     /// Takes the compute memory of the largest graphs.
     fn reserve(&mut self) -> Result<(), EngineError> {
-        let layout = self.prepared.layout;
-        self.plan(BatchShape::largest(&layout, self.settings.largest_micro_batch()))?;
-        self.plan(BatchShape::largest(&layout, self.settings.decode_tokens()))?;
+        let (model, settings) = (Arc::clone(&self.model), Arc::clone(&self.settings));
+        let runtime = Arc::clone(self.session.runtime());
+        for shape in Placed::new(&model, runtime.machine(), &settings)?.reserved_shapes() {
+            self.plan(shape)?;
+        }
         Ok(())
     }
 
@@ -205,6 +208,22 @@ impl Engine {
         // The plan was looked up or bound just before.
         self.session.executable(plan).ok_or_else(|| EngineError::NotLoaded { tensor: "the plan of the graph".into() })
     }
+}
+
+/// What was prepared, once more where copies take other paths than the machine's description has.
+fn prepared_for(
+    prepared: Prepared,
+    model: &Model,
+    settings: &Settings,
+    runtime: &Runtime,
+) -> Result<Prepared, EngineError> {
+    let machine = runtime.machine();
+    if *runtime.paths() == PathTable::expected(machine) {
+        return Ok(prepared);
+    }
+    let prepared = prepare_on(model, machine, settings, runtime.paths())?;
+    prepared.check_capacity(machine)?;
+    Ok(prepared)
 }
 
 /// Where the machine says that a device uses another's memory in place, the device must be able to: a machine can be

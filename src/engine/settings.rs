@@ -7,6 +7,7 @@ use loadmaster_models::families::{Attention, CacheRequest, SlidingCells};
 use loadmaster_models::hparams::HParams;
 use loadmaster_models::kv::Sharing;
 use loadmaster_sched::AssignOptions;
+use loadmaster_sched::exec::Outputs;
 use std::num::NonZeroU32;
 
 /// Longest context that is taken unasked.
@@ -87,6 +88,12 @@ impl Settings {
     #[must_use]
     pub fn decode_tokens(&self) -> u32 {
         self.sequences.clamp(1, self.largest_micro_batch())
+    }
+
+    /// What becomes of logits: where runs overlap, they are fetched to host memory.
+    #[must_use]
+    pub fn outputs(&self) -> Outputs {
+        if self.copies.get() > 1 { Outputs::Fetched } else { Outputs::InPlace }
     }
 
     /// What the caches are to hold.

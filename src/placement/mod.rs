@@ -8,4 +8,4 @@ pub mod weights;
 pub use layers::{GpuLayers, LayerDevices};
 pub use overrides::{Override, OverrideError};
 pub use residency::{CacheHome, ModelHomes, NormPins};
-pub use weights::{Repack, WeightHome, weight_home};
+pub use weights::{Repack, WeightHome, home_on, weight_home};

@@ -44,8 +44,13 @@ pub fn weight_home(
     repack: Repack,
 ) -> WeightHome {
     let device = Override::find(overrides, name).unwrap_or_else(|| device_of(name, layers));
-    let host = device == layers.input;
-    if host && is_matrix(name, ne) && repack.takes(dtype, ne) {
+    home_on(device, name, dtype, ne, layers.input, repack)
+}
+
+/// The home of a weight whose device is known.
+#[must_use]
+pub fn home_on(device: DeviceId, name: &str, dtype: DType, ne: &Dims, host: DeviceId, repack: Repack) -> WeightHome {
+    if device == host && is_matrix(name, ne) && repack.takes(dtype, ne) {
         WeightHome::Repacked
     } else {
         WeightHome::Device(device)

@@ -1,26 +1,18 @@
 //! What llama.cpp takes: its placement, its kinds of memory, its reserve, its allocator.
 
-use crate::placement::{
-    CacheHome, GpuLayers, LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, weight_home,
-};
-use loadmaster_alloc::{Arenas, Placer};
-use loadmaster_graph::{Bytes, DType, DeviceId, Tensor};
-use loadmaster_models::families::{
-    self, Attention, BatchShape, CacheRequest, FamilyError, GraphSpec, KvLayout, ModelGraph, SlidingCells, WeightUse,
-};
-use loadmaster_models::gguf::{Gguf, GgufError};
-use loadmaster_models::hparams::HParams;
-use loadmaster_models::kv::Sharing;
+use crate::engine::placed::{Placed, REPACKED_MEMORY};
+use crate::engine::{EngineError, Model, Prepared, Settings, prepare};
+use crate::placement::{CacheHome, GpuLayers, LayerDevices, Override, Repack};
+use loadmaster_alloc::Placer;
+use loadmaster_graph::{BufferTypeId, Bytes, DType};
+use loadmaster_models::families::{Attention, SlidingCells};
+use loadmaster_models::gguf::Gguf;
 use loadmaster_sched::machine::MachineError;
-use loadmaster_sched::plan::{PlanOptions, plan};
-use loadmaster_sched::{DeviceSet, LowerOptions, Machine, SchedError, compute_types};
-use std::collections::BTreeSet;
+use loadmaster_sched::{DeviceSet, Machine};
 use std::num::NonZeroU32;
 
 /// Pipeline copies that llama.cpp makes where it pipelines.
 const PIPELINE_COPIES: u32 = 4;
-/// Name of the memory for re-laid out weights.
-pub const REPACKED: &str = "CPU_REPACK";
 
 /// llama.cpp's options, as far as they move bytes.
 #[derive(Clone, Debug)]
@@ -81,18 +73,12 @@ pub struct Prediction {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The file lacks something, or is not understood.
+    /// The model is not understood, or cannot be planned.
     #[error(transparent)]
-    File(#[from] GgufError),
-    /// No graph can be built.
-    #[error(transparent)]
-    Family(#[from] FamilyError),
+    Engine(#[from] EngineError),
     /// The machine contradicts itself.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// No plan can be made.
-    #[error(transparent)]
-    Sched(#[from] SchedError),
     /// More or fewer shares than GPUs.
     #[error("tensor split has {found} shares, but there are {gpus} GPUs")]
     Shares {
@@ -103,185 +89,83 @@ pub enum PredictError {
     },
 }
 
-/// Predicts from a header alone. Pure; O(tensors of two graphs).
+/// Predicts from a header alone, by the preparation that our own engine runs by, under the reference's rules. Pure;
+/// O(tensors of two graphs).
 pub fn predict(file: &Gguf, machine: &Machine, options: &LlamaCppOptions) -> Result<Prediction, PredictError> {
-    let params = HParams::from_gguf(file)?;
-    let layers = place_layers(machine, params.layers.len() as u32, options)?;
+    let (found, gpus) = (options.tensor_split.len(), machine.devices().len() - 1);
+    if found > 0 && found != gpus {
+        return Err(PredictError::Shares { found, gpus });
+    }
+    let model = Model::of(String::new(), file.clone())?;
     let (machine, repacked) = with_repacked_memory(machine)?;
-    let norms = NormPins::of_llama_cpp(options.gpu_layers, &layers);
-    let (repacked, cache) = (Some(repacked), options.cache);
-    let homes = ModelHomes { machine: &machine, layers: &layers, repacked, cache, norms };
-    let run = Predictor { file, params: &params, homes: &homes, options };
-    run.predict()
+    let settings = options.settings(&model);
+    let layers = Placed::new(&model, &machine, &settings)?.layers;
+    let settings = Settings { copies: options.copies(&machine, &layers), ..settings };
+    let prepared = prepare(&model, &machine, &settings)?;
+    Ok(Prediction {
+        memory: memory(&machine, &prepared, repacked),
+        copies: settings.copies.get(),
+        splits_prefill: prepared.full.splits as u32,
+        splits_decode: prepared.one.splits as u32,
+        layers,
+    })
 }
 
-fn place_layers(machine: &Machine, count: u32, options: &LlamaCppOptions) -> Result<LayerDevices, PredictError> {
-    let host = machine.fallback();
-    let gpus: Vec<DeviceId> = machine.devices().ids().filter(|&d| d != host).collect();
-    let shares = if options.tensor_split.is_empty() {
-        let free = |&g: &DeviceId| machine.pools()[machine.compute_type(g).pool].capacity.unwrap_or(Bytes::gib(1));
-        LayerDevices::shares_of_memory(&gpus.iter().map(free).collect::<Vec<_>>())
-    } else if options.tensor_split.len() == gpus.len() {
-        options.tensor_split.clone()
-    } else {
-        return Err(PredictError::Shares { found: options.tensor_split.len(), gpus: gpus.len() });
+impl LlamaCppOptions {
+    fn settings(&self, model: &Model) -> Settings {
+        Settings {
+            context: self.context,
+            batch: self.batch,
+            micro_batch: self.micro_batch,
+            sequences: self.sequences,
+            attention: self.attention,
+            key_type: self.key_type,
+            value_type: self.value_type,
+            // Every layer keeps the whole context, those with a window too: llama.cpp's default.
+            sliding: SlidingCells::Full,
+            cache: self.cache,
+            gpu_layers: self.gpu_layers,
+            tensor_split: (!self.tensor_split.is_empty()).then(|| self.tensor_split.clone()),
+            overrides: self.overrides.clone(),
+            repack: Repack::Avx512,
+            placer: Placer::Ggml,
+            ..Settings::new(&model.params)
+        }
+    }
+
+    fn copies(&self, machine: &Machine, layers: &LayerDevices) -> NonZeroU32 {
+        let pipelines = machine.devices().len() > 2
+            && layers.all_off(machine.fallback())
+            && self.cache == CacheHome::WithLayer
+            && self.overrides.is_empty();
+        NonZeroU32::new(if pipelines { PIPELINE_COPIES } else { 1 }).unwrap_or(NonZeroU32::MIN)
+    }
+}
+
+/// By device, then what is re-laid out, if anything is.
+fn memory(machine: &Machine, prepared: &Prepared, repacked: BufferTypeId) -> Vec<MemoryUse> {
+    let of_device = |(id, need): (_, &crate::engine::DeviceNeed)| MemoryUse {
+        name: machine.device(id).name.to_string(),
+        weights: need.weights,
+        kv: need.cache,
+        compute: need.compute,
     };
-    let pairs: Vec<_> = gpus.into_iter().zip(shares).collect();
-    Ok(LayerDevices::by_share(count, options.gpu_layers, &pairs, host))
+    let mut memory: Vec<MemoryUse> = prepared.devices.iter().map(of_device).collect();
+    if let Some(&weights) = prepared.weights.get(&repacked) {
+        memory.push(MemoryUse { name: REPACKED_MEMORY.to_owned(), weights, ..MemoryUse::default() });
+    }
+    memory
 }
 
 /// The machine, with host memory that only the CPU's products read.
-fn with_repacked_memory(machine: &Machine) -> Result<(Machine, loadmaster_graph::BufferTypeId), MachineError> {
+fn with_repacked_memory(machine: &Machine) -> Result<(Machine, BufferTypeId), MachineError> {
     let mut parts = machine.parts().clone();
     parts.fallback = Some(machine.fallback());
     let mut repacked = machine.compute_type(machine.fallback()).clone();
-    repacked.name = REPACKED.into();
+    repacked.name = REPACKED_MEMORY.into();
     repacked.host = false;
     repacked.usable_by = DeviceSet::new();
     repacked.usable_by.insert(machine.fallback());
     let id = parts.buffer_types.push(repacked);
     Ok((Machine::new(parts)?, id))
-}
-
-struct Predictor<'a> {
-    file: &'a Gguf,
-    params: &'a HParams,
-    homes: &'a ModelHomes<'a>,
-    options: &'a LlamaCppOptions,
-}
-
-impl Predictor<'_> {
-    fn predict(&self) -> Result<Prediction, PredictError> {
-        let copies = self.copies();
-        let layout = self.layout()?;
-        let micro_batch = self.options.micro_batch.min(self.options.batch).min(self.options.context);
-        let prefill = self.graph(&layout, BatchShape::largest(&layout, micro_batch))?;
-        let decode = self.graph(&layout, BatchShape::largest(&layout, self.options.sequences))?;
-        let machine = self.homes.machine;
-        let mut memory: Vec<MemoryUse> = machine
-            .devices()
-            .values()
-            .map(|d| d.name.to_string())
-            .chain([REPACKED.to_owned()])
-            .map(|name| MemoryUse { name, ..MemoryUse::default() })
-            .collect();
-        self.add_weights(&prefill, &mut memory);
-        self.add_caches(&prefill, &mut memory);
-        let splits_prefill = self.add_compute(&prefill, micro_batch, copies, &mut memory)?;
-        let splits_decode = self.add_compute(&decode, self.options.sequences, copies, &mut memory)?;
-        if memory.last().is_some_and(|m| m.weights == Bytes::ZERO) {
-            memory.pop();
-        }
-        let layers = self.homes.layers.clone();
-        Ok(Prediction { memory, copies: copies.get(), splits_prefill, splits_decode, layers })
-    }
-
-    fn copies(&self) -> NonZeroU32 {
-        let host = self.homes.layers.input;
-        let gpus = self.homes.machine.devices().len() - 1;
-        let pipelines = gpus > 1
-            && self.homes.layers.all_off(host)
-            && self.options.cache == CacheHome::WithLayer
-            && self.options.overrides.is_empty();
-        NonZeroU32::new(if pipelines { PIPELINE_COPIES } else { 1 }).unwrap_or(NonZeroU32::MIN)
-    }
-
-    /// Every layer keeps the whole context, those with a window too: llama.cpp's default.
-    fn layout(&self) -> Result<KvLayout, FamilyError> {
-        let layout = KvLayout::new(
-            self.params,
-            &CacheRequest {
-                context: self.options.context,
-                sequences: self.options.sequences,
-                sharing: Sharing::PerSequence,
-                micro_batch: self.options.micro_batch,
-                key_type: self.options.key_type,
-                value_type: self.options.value_type,
-                sliding: SlidingCells::Full,
-            },
-        )?;
-        Ok(layout)
-    }
-
-    fn graph(&self, layout: &KvLayout, shape: BatchShape) -> Result<ModelGraph, FamilyError> {
-        let output = self.output_home();
-        let spec = GraphSpec {
-            shape,
-            layout: *layout,
-            attention: self.options.attention,
-            homes: self.homes.graph_homes(output),
-        };
-        families::build(self.file, self.params, &spec)
-    }
-
-    /// Where the output projection is, which is the token embedding once more where the file has none.
-    fn output_home(&self) -> WeightHome {
-        let id = self.file.find("output.weight").or_else(|| self.file.find("token_embd.weight"));
-        let Some((dtype, ne)) = id.map(|id| self.file.tensor(id)).and_then(|t| Some((t.dtype?, t.ne))) else {
-            return WeightHome::Device(self.homes.layers.output);
-        };
-        self.home("output.weight", dtype, &ne)
-    }
-
-    fn home(&self, name: &str, dtype: DType, ne: &loadmaster_graph::Dims) -> WeightHome {
-        weight_home(name, dtype, ne, self.homes.layers, &self.options.overrides, Repack::Avx512)
-    }
-
-    fn home_of(&self, weight: &WeightUse, tensor: &Tensor) -> WeightHome {
-        let is_output = weight.part == families::Part::Output && &*tensor.name == "token_embd.weight";
-        let name = if is_output { "output.weight" } else { &tensor.name };
-        self.home(name, tensor.dtype, &tensor.ne)
-    }
-
-    fn add_weights(&self, model: &ModelGraph, memory: &mut [MemoryUse]) {
-        let mut seen = BTreeSet::new();
-        for weight in &model.weights {
-            let tensor = model.graph.tensor(weight.tensor);
-            let home = self.home_of(weight, tensor);
-            if seen.insert((weight.weight, home)) {
-                let at = self.memory_index(home);
-                memory[at].weights = memory[at].weights.saturating_add(self.padded(home, tensor));
-            }
-        }
-    }
-
-    fn add_caches(&self, model: &ModelGraph, memory: &mut [MemoryUse]) {
-        for cache in &model.caches {
-            let home = WeightHome::Device(self.homes.cache_device(cache.layer));
-            let at = self.memory_index(home);
-            let size = self.padded(home, model.graph.tensor(cache.tensor));
-            memory[at].kv = memory[at].kv.saturating_add(size);
-        }
-    }
-
-    fn add_compute(
-        &self,
-        model: &ModelGraph,
-        tokens: u32,
-        copies: NonZeroU32,
-        memory: &mut [MemoryUse],
-    ) -> Result<u32, PredictError> {
-        let machine = self.homes.machine;
-        let residency = self.homes.residency(model, tokens, |w, t| self.home_of(w, t));
-        let arenas = Arenas::new(compute_types(machine, &Default::default()));
-        let lower = LowerOptions { n_copies: copies, ..LowerOptions::default() };
-        let options = PlanOptions { lower, placer: Placer::Ggml, ..PlanOptions::default() };
-        let plan = plan(&model.graph, machine, &residency, arenas, &options)?;
-        for ((_, size), used) in plan.memory.buffer_sizes().iter().zip(memory) {
-            used.compute = used.compute.max(*size);
-        }
-        Ok(plan.splits.splits().len() as u32)
-    }
-
-    fn memory_index(&self, home: WeightHome) -> usize {
-        match home {
-            WeightHome::Device(d) => d.index(),
-            WeightHome::Repacked => self.homes.machine.devices().len(),
-        }
-    }
-
-    fn padded(&self, home: WeightHome, tensor: &Tensor) -> Bytes {
-        let kind = &self.homes.machine.buffer_types()[self.homes.buffer_type(home)];
-        kind.alloc_size(tensor).checked_align_up(kind.alignment).unwrap_or(Bytes::MAX)
-    }
 }

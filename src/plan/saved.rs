@@ -89,9 +89,12 @@ pub struct DevicePlan {
     pub compute: u64,
     /// What no arena for these graphs can be below.
     pub compute_bound: u64,
+    /// Host memory for outputs and copies on their way: a GPU's is pinned, and not in its total.
+    #[serde(default)]
+    pub staging: u64,
     /// What its pool has left; none: not known. Negative: that much is missing.
     pub free: Option<i64>,
-    /// The sum.
+    /// The sum in the device's own memory.
     pub total: u64,
     /// What the compute arena holds when most is alive.
     #[serde(default)]
@@ -244,6 +247,7 @@ impl SavedPlan {
                 kv: need.cache.get(),
                 compute: need.compute.get(),
                 compute_bound: need.bound.get(),
+                staging: need.staging.get(),
                 free,
                 total: need.total().get(),
                 peak: peak(&prepared.peaks[id]),
@@ -412,13 +416,12 @@ fn links(machine: &Machine, prepared: &Prepared) -> Vec<LinkPlan> {
 
 /// Pools with what the devices take of them; every byte once.
 fn pools(machine: &Machine, prepared: &Prepared, reserved: Bytes) -> Vec<PoolPlan> {
-    let pool = |(id, pool): (_, &loadmaster_sched::machine::Pool)| {
-        let devices = prepared.devices.iter().filter(|(d, _)| machine.compute_type(*d).pool == id);
-        let used: Bytes = devices.map(|(_, need)| need.total()).sum();
+    let all = prepared.pools(machine);
+    let pool = |(pool, &used): (&loadmaster_sched::machine::Pool, &Bytes)| {
         let capacity = pool.capacity.map(Bytes::get);
         let reserved = reserved.get();
         let short = capacity.map_or(0, |c| used.get().saturating_add(reserved).saturating_sub(c));
         PoolPlan { name: pool.name.to_string(), capacity, reserved, used: used.get(), short }
     };
-    machine.pools().iter().map(pool).collect()
+    machine.pools().values().zip(all.values()).map(pool).collect()
 }

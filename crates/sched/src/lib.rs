@@ -19,7 +19,7 @@ pub mod residency;
 pub mod split;
 
 pub use assign::{AssignOptions, Assignment, Cause, OpOffload, Policy, Sweep, assign};
-pub use buffer_type::{PlanBufferType, Sizes, compute_types};
+pub use buffer_type::{PlanBufferType, Sizes, compute_types, paper_types};
 pub use check::{PlanFault, check_lowered, check_splits};
 pub use device_set::DeviceSet;
 pub use error::SchedError;
@@ -27,6 +27,6 @@ pub use from_file::Setup;
 pub use lower::{KeepUntil, LowerOptions, Lowered, arena_of, lower};
 pub use machine::{Device, DeviceKind, DeviceSpec, Driver, Machine, MachineParts};
 pub use op_set::OpSet;
-pub use plan::{Plan, PlanOptions, plan};
+pub use plan::{Cut, PlacedGraph, Plan, PlanOptions, cut, place_in, plan};
 pub use residency::{Residency, ResidentBuffer, Usage};
 pub use split::{CopyCause, InputCopy, Operand, Redirect, Split, SplitCause, SplitPlan, split};

@@ -89,12 +89,11 @@ impl Request<'_> {
     /// Bytes that are missing, by pool.
     #[must_use]
     pub fn short(&self, prepared: &Prepared) -> Bytes {
-        let short = |(id, pool): (_, &loadmaster_sched::machine::Pool)| {
-            let of_pool = prepared.devices.iter().filter(|(d, _)| self.machine.compute_type(*d).pool == id);
-            let used: Bytes = of_pool.map(|(_, need)| need.total()).sum();
+        let used = prepared.pools(self.machine);
+        let short = |(pool, used): (&loadmaster_sched::machine::Pool, &Bytes)| {
             pool.capacity.map_or(Bytes::ZERO, |c| used.saturating_add(self.reserve).saturating_sub(c))
         };
-        self.machine.pools().iter().map(short).sum()
+        self.machine.pools().values().zip(used.values()).map(short).sum()
     }
 
     /// The best placement for a purpose. Candidates come from the search over layers with the arenas known so far, and

@@ -7,14 +7,14 @@ use super::experts::Experts;
 use super::failure::Labels;
 use super::hazards::{Waits, waits};
 use super::noted::Notes;
-use super::paths::CopyPath;
 use super::place::{Memory, MemoryId, Place, Places};
 use super::runtime::Runtime;
 use super::schedule::{Action, Move, Schedule, StepId};
+use super::scratch::{Scratch, ScratchUse};
 use loadmaster_alloc::pack::ChunkId;
-use loadmaster_alloc::{ArenaId, Buffer, BufferType};
+use loadmaster_alloc::{ArenaId, Buffer};
 use loadmaster_backends::{
-    CommandId, Compiled, CopyCommand, DeviceError, DeviceKind, Event, Operand as Layout, Program, Region, Stream,
+    CommandId, Compiled, CopyCommand, DeviceError, Event, Operand as Layout, Program, Region, Stream,
 };
 use loadmaster_graph::{Bytes, DeviceId, IdVec, NodeId, Op, SplitId, TensorId};
 use std::collections::BTreeMap;
@@ -24,11 +24,13 @@ use tracing::{field::Empty, info_span};
 
 /// The buffers behind a plan.
 #[derive(Clone, Copy)]
-pub struct Buffers<'a> {
+pub(super) struct Buffers<'a> {
     /// The buffer of a chunk of an arena.
-    pub chunk: &'a dyn Fn(ArenaId, ChunkId) -> Option<Arc<dyn Buffer>>,
+    pub(super) chunk: &'a dyn Fn(ArenaId, ChunkId) -> Option<Arc<dyn Buffer>>,
     /// Resident buffers, by the number that [`Planned::resident`] gives.
-    pub resident: &'a [Arc<dyn Buffer>],
+    pub(super) resident: &'a [Arc<dyn Buffer>],
+    /// Host memory for fetched outputs and staged copies.
+    pub(super) scratch: &'a Arc<Scratch>,
 }
 
 /// A step that is ready to be put into its queue.
@@ -54,9 +56,9 @@ pub(super) enum Ready {
 impl Executable {
     /// Binds a plan to memory and devices: derives steps and waits, compiles a program per split and turn, makes events.
     ///
-    /// Errors: parts that do not belong together, memory without a buffer, a refused staging buffer, a device that
-    /// fails; a device's error names split and node. Nothing is kept of what was taken.
-    pub fn bind(
+    /// Takes no memory. Errors: parts that do not belong together, memory without a buffer, a device that fails; a
+    /// device's error names split and node.
+    pub(super) fn bind(
         runtime: &Arc<Runtime>,
         planned: &Planned<'_, '_>,
         buffers: Buffers<'_>,
@@ -65,6 +67,9 @@ impl Executable {
         let span =
             info_span!(target: "loadmaster::exec", "bind", steps = Empty, waits = Empty, turns = Empty).entered();
         let schedule = schedule(planned, options)?;
+        if !buffers.scratch.holds(&schedule.scratch) {
+            return Err(ExecError::NoBuffer { what: "slots for staged copies and fetched outputs".into() });
+        }
         let waits = waits(&schedule);
         span.record("steps", schedule.steps().len()).record("waits", waits.len()).record("turns", schedule.turns());
         let labels = labels(runtime, planned);
@@ -83,6 +88,7 @@ impl Executable {
         Ok(Self {
             runtime: Arc::clone(runtime),
             owner: runtime.enter(),
+            scratch: Arc::clone(buffers.scratch),
             labels,
             notes,
             ready,
@@ -150,41 +156,19 @@ impl Binder<'_, '_> {
                 .get(number as usize)
                 .cloned()
                 .ok_or_else(|| ExecError::NoBuffer { what: format!("resident buffer {number}") }),
-            Memory::Staging(pair) => self.take_staging(pair),
-            Memory::Outputs => self.take_outputs(),
+            Memory::Staging(pair) => {
+                let staging = self.schedule.staging[pair as usize];
+                let (from, to) = (staging.from, staging.to);
+                self.scratch(buffers.scratch, Some(ScratchUse::Staging { from, to }))
+            }
+            Memory::Outputs => self.scratch(buffers.scratch, self.schedule.scratch_of_outputs),
         });
         self.memories = IdVec::from_vec(found.collect::<Result<Vec<_>, _>>()?);
         Ok(())
     }
 
-    fn take_staging(&self, pair: u32) -> Result<Arc<dyn Buffer>, ExecError> {
-        let staging = self.schedule.staging[pair as usize];
-        let (from, to) = (self.runtime.device(staging.from), self.runtime.device(staging.to));
-        let purpose = || format!("copies from {} to {}", from.name(), to.name());
-        let pinned = match self.runtime.paths().get(staging.from, staging.to) {
-            CopyPath::Pageable => None,
-            CopyPath::Direct | CopyPath::Pinned => from.staging_type().or_else(|| to.staging_type()),
-        };
-        self.take_host(pinned, staging.size, purpose)
-    }
-
-    fn take_outputs(&self) -> Result<Arc<dyn Buffer>, ExecError> {
-        let size = Bytes(self.schedule.output_slot.get() * u64::from(self.schedule.turns()));
-        let devices = self.schedule.outputs.iter().map(|&(t, _)| self.planned.assignment.device(t));
-        let pinned = devices.filter_map(|d| self.runtime.device(d).staging_type()).next();
-        self.take_host(pinned, size, || "fetched outputs".into())
-    }
-
-    /// Host memory: the given kind, or else what the host device has.
-    fn take_host(
-        &self,
-        memory: Option<Arc<dyn BufferType>>,
-        size: Bytes,
-        purpose: impl Fn() -> String,
-    ) -> Result<Arc<dyn Buffer>, ExecError> {
-        let host = || self.runtime.devices().values().find(|d| d.kind() == DeviceKind::Cpu).map(|d| d.buffer_type());
-        let memory = memory.or_else(host).ok_or_else(|| ExecError::NoBuffer { what: purpose() })?;
-        memory.alloc_buffer(size).map_err(|refused| ExecError::Staging { purpose: purpose(), refused })
+    fn scratch(&self, scratch: &Scratch, use_: Option<ScratchUse>) -> Result<Arc<dyn Buffer>, ExecError> {
+        use_.and_then(|u| scratch.buffer(u)).ok_or_else(|| ExecError::NoBuffer { what: format!("{use_:?}") })
     }
 
     fn region(&self, place: Place) -> Result<Region, ExecError> {

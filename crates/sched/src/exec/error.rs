@@ -175,8 +175,8 @@ pub enum ExecError {
     /// The last run failed or was stopped, or there was none.
     #[error("there are no results: the last run failed or was stopped, or nothing ran yet")]
     NoResults,
-    /// An output was asked for whose slot a later run uses.
-    #[error("the outputs of run {run} were overwritten: {kept} runs are kept")]
+    /// An output was asked for whose slot a later run, or another plan of the session, uses.
+    #[error("the outputs of run {run} were overwritten: {kept} runs are kept, until another plan runs")]
     Overwritten {
         /// The run.
         run: u64,

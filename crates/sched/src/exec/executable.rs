@@ -8,6 +8,7 @@ use super::hazards::Waits;
 use super::noted::{HostCopy, Notes};
 use super::runtime::{Owner, Runtime};
 use super::schedule::{Schedule, StepId};
+use super::scratch::Scratch;
 use loadmaster_backends::{DeviceKind, Event, HostBuffer, Region, Stream};
 use loadmaster_graph::{Bytes, DeviceId, IdVec, NodeId, TensorId};
 use std::collections::BTreeMap;
@@ -78,6 +79,8 @@ pub struct Executable {
     pub(super) inputs: BTreeMap<TensorId, (StepId, DeviceId)>,
     /// Host slots by turn of fetched outputs.
     pub(super) output_turns: BTreeMap<TensorId, Vec<Region>>,
+    /// Where those slots are; other plans of the session use them too.
+    pub(super) scratch: Arc<Scratch>,
     pub(super) state: State,
 }
 
@@ -139,13 +142,15 @@ impl Executable {
 
     /// The fetched output of a run, as soon as it has arrived. Waits for that run's copy of it only.
     ///
-    /// Errors: a failed run, a tensor that is not fetched, a run whose slot was used again, another length than the tensor's.
+    /// Errors: a failed run, a tensor that is not fetched, a run whose slot was used again (by a
+    /// later run, or by another plan of the session), another length than the tensor's.
     pub fn read_fetched(&mut self, run: Run, tensor: TensorId, bytes: &mut [u8]) -> Result<(), ExecError> {
         let turns = self.schedule.turns();
         if !self.state.has_results {
             return Err(ExecError::NoResults);
         }
-        if run >= self.state.next || run.0 + u64::from(turns) < self.state.next.0 {
+        let is_kept = run < self.state.next && run.0 + u64::from(turns) >= self.state.next.0;
+        if !is_kept || !self.scratch.is_of(self.owner) {
             return Err(ExecError::Overwritten { run: run.0, kept: turns });
         }
         self.await_fetch(run, tensor)?;

@@ -96,6 +96,7 @@ impl Executable {
         let runtime = Arc::clone(&self.runtime);
         let turn = self.begin(&runtime);
         self.check_inputs()?;
+        self.scratch.used_by(self.owner);
         let outcome = self.issue_steps(observer).and_then(|flow| self.pace().map(|()| flow));
         drop(turn);
         let run = self.state.next;

@@ -1,7 +1,7 @@
 //! Execution of a plan: see `protocol.md` for who waits for whom and why that is enough.
 #![doc = include_str!("protocol.md")]
 
-pub mod bind;
+mod bind;
 pub mod build;
 mod cells;
 pub mod check;
@@ -20,10 +20,10 @@ pub mod place;
 mod ranges;
 pub mod runtime;
 pub mod schedule;
+pub mod scratch;
 mod selftest;
 pub mod session;
 
-pub use bind::Buffers;
 pub use build::{ExpertUpload, Outputs, Planned, ScheduleOptions, schedule};
 pub use check::{Race, RunStep, check};
 pub use error::{At, ExecError, Named};
@@ -37,4 +37,5 @@ pub use place::{Memories, Memory, MemoryId, Place, ResidentPlace};
 pub use ranges::Span;
 pub use runtime::Runtime;
 pub use schedule::{Access, Action, Hop, Mode, Move, Queue, QueueId, Schedule, Step, StepId};
+pub use scratch::{ScratchNeed, ScratchNeeds, ScratchUse};
 pub use session::{PlanId, Resident, Session, SessionOptions, SessionStats};

@@ -4,7 +4,7 @@ use super::error::{At, ExecError};
 use crate::error::SchedError;
 use crate::machine::{BufferTypeDesc, Device as Described, Driver, Machine};
 use loadmaster_backends::cpu::{ComputeCtx, Workers};
-use loadmaster_backends::{CpuDevice, CpuOptions, Device, SimDevice, SimOptions};
+use loadmaster_backends::{CpuDevice, CpuOptions, Device, Peers, SimDevice, SimOptions};
 use loadmaster_graph::{Bytes, DeviceId};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ fn open_one(
             options.align = memory.alignment;
             options.max_buffer = memory.max_size;
             options.row_padding = memory.row_padding.unwrap_or(0);
+            let peers = machine.devices().iter().filter(|&(other, _)| super::paths::reaches(machine, id, other));
+            options.peers = Peers::Only(peers.map(|(_, d)| d.name.clone()).collect());
             Ok(Arc::new(SimDevice::new(options, kernels).map_err(failed)?))
         }
         Driver::Cuda { ordinal } => cuda::open(device, ordinal, memory, capacity),

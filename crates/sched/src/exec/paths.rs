@@ -1,5 +1,6 @@
 //! The way that bytes take from one device's memory to another's.
 
+use crate::machine::{LinkPath, Machine};
 use loadmaster_graph::{DeviceId, IdVec};
 use std::fmt;
 
@@ -36,6 +37,20 @@ impl PathTable {
     pub fn all(devices: usize, path: CopyPath) -> Self {
         Self { paths: IdVec::filled(IdVec::filled(path, devices), devices) }
     }
+    /// What the paths of a machine are if its description is true: those of its links, and direct ones where it names
+    /// none. Which is taken is decided when the devices are there and each path has been tested.
+    #[must_use]
+    pub fn expected(machine: &Machine) -> Self {
+        let mut paths = Self::all(machine.devices().len(), CopyPath::Direct);
+        for from in machine.devices().ids() {
+            for to in machine.devices().ids() {
+                if !reaches(machine, from, to) {
+                    paths.set(from, to, CopyPath::Pinned);
+                }
+            }
+        }
+        paths
+    }
     /// The path of a pair; devices that the table does not know reach each other directly.
     #[must_use]
     pub fn get(&self, from: DeviceId, to: DeviceId) -> CopyPath {
@@ -47,6 +62,14 @@ impl PathTable {
             self.paths[from][to] = path;
         }
     }
+}
+
+/// Whether a machine's description has bytes go directly from a device to another, which is so where it says nothing.
+/// (GPUs have pinned memory, so that pageable memory is a last resort and never planned for.)
+pub(super) fn reaches(machine: &Machine, from: DeviceId, to: DeviceId) -> bool {
+    let both_gpus = [from, to].iter().all(|&d| machine.device(d).kind == crate::machine::DeviceKind::Gpu);
+    let is_direct = |path: LinkPath| matches!(path, LinkPath::Peer | LinkPath::Shared);
+    !both_gpus || machine.link(from, to).is_none_or(|link| is_direct(link.path))
 }
 
 /// Why two devices copy as they do.

@@ -42,6 +42,13 @@ pub(super) struct Turnstile {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner(u64);
 
+impl Owner {
+    /// No two have the same.
+    pub(super) const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 impl Runtime {
     /// Makes streams and tests every pair of devices. `devices` are those of `machine`, in its order.
     ///

@@ -2,6 +2,7 @@
 
 use super::place::{Memory, MemoryId, Place};
 use super::ranges::Span;
+use super::scratch::{ScratchNeeds, ScratchUse};
 use loadmaster_graph::{Bytes, CopyId, DeviceId, IdVec, NodeId, SplitId, TensorId, define_id};
 use std::fmt;
 use std::ops::Range;
@@ -184,6 +185,8 @@ pub struct Schedule {
     pub(super) staging: Vec<Staging>,
     pub(super) outputs: Vec<(TensorId, Place)>,
     pub(super) output_slot: Bytes,
+    pub(super) scratch: ScratchNeeds,
+    pub(super) scratch_of_outputs: Option<ScratchUse>,
     pub(super) experts: Vec<ExpertCopy>,
 }
 
@@ -239,6 +242,11 @@ impl Schedule {
     #[must_use]
     pub fn output_slot(&self) -> Bytes {
         self.output_slot
+    }
+    /// The host memory that it needs beside arenas and resident buffers.
+    #[must_use]
+    pub fn scratch(&self) -> &ScratchNeeds {
+        &self.scratch
     }
     /// Experts that are copied as batches use them.
     #[must_use]

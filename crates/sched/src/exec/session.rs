@@ -6,18 +6,18 @@ use super::error::ExecError;
 use super::executable::Executable;
 use super::place::ResidentPlace;
 use super::runtime::Runtime;
-use crate::assign::{AssignOptions, assign};
+use super::scratch::{Scratch, ScratchNeeds};
+use crate::assign::AssignOptions;
 use crate::error::SchedError;
-use crate::lower::{LowerOptions, Lowered, lower};
+use crate::lower::{LowerOptions, Lowered};
+use crate::plan::{Cut, cut, place_in};
 use crate::residency::Residency;
-use crate::split::split;
 use loadmaster_alloc::place::{BestOptions, InPlaceTables};
 use loadmaster_alloc::{Allocation, ArenaId, Arenas, Buffer, GraphAllocator, Placer};
 use loadmaster_graph::{BufferId, Bytes, Graph, IdVec, StructuralHash, TensorId};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use tracing::field::Empty;
-use tracing::{info, info_span};
+use tracing::info;
 
 /// Plans that are kept bound; the one that was not used for longest goes first.
 const MAX_PLANS: usize = 32;
@@ -126,6 +126,8 @@ pub struct Session {
     options: SessionOptions,
     arenas: Arenas,
     allocator: GraphAllocator,
+    scratch_needs: ScratchNeeds,
+    scratch: Arc<Scratch>,
     entries: Vec<Entry>,
     clock: u64,
     stats: SessionStats,
@@ -139,7 +141,8 @@ impl Session {
         let allocator = GraphAllocator::new_n(types).with_placer(options.placer.clone());
         let arenas = runtime.arenas();
         let stats = SessionStats::default();
-        Self { runtime, options, arenas, allocator, entries: Vec::new(), clock: 0, stats }
+        let (scratch_needs, scratch) = (ScratchNeeds::default(), Arc::default());
+        Self { runtime, options, arenas, allocator, scratch_needs, scratch, entries: Vec::new(), clock: 0, stats }
     }
 
     /// The devices.
@@ -194,38 +197,31 @@ impl Session {
     }
 
     fn plan_and_bind(&mut self, graph: &Graph, resident: Resident<'_>) -> Result<Executable, ExecError> {
-        let machine = self.runtime.machine();
+        let runtime = Arc::clone(&self.runtime);
+        let machine = runtime.machine();
         let residency = resident.residency;
         let lower_options = LowerOptions { n_copies: self.options.n_copies, keep: Vec::new() };
-        let span =
-            info_span!(target: "loadmaster::plan", "plan", nodes = graph.nodes().len(), splits = Empty, copies = Empty);
-        let entered = span.enter();
-        let assignment = assign(graph, machine, residency, self.options.assign)?;
-        let splits = split(graph, machine, residency, &assignment)?;
-        let lowered = lower(graph, residency, &assignment, &splits, &lower_options)?;
-        span.record("splits", splits.splits().len()).record("copies", splits.copies().len());
-        drop(entered);
+        let Cut { assignment, splits, lowered } = cut(graph, machine, residency, self.options.assign, &lower_options)?;
         let allocation = self.allocate(&lowered)?;
-        let place = |tensor| resident.place(tensor);
+        let (arenas, place) = (self.arenas.clone(), |tensor| resident.place(tensor));
         let planned = Planned {
-            machine: self.runtime.machine(),
+            machine,
             residency,
             assignment: &assignment,
             splits: &splits,
             lowered: &lowered,
             plan: allocation.plan(),
-            arenas: &self.arenas,
+            arenas: &arenas,
             resident: &place,
         };
+        let options = self.schedule_options();
+        self.reserve_scratch(&ScratchNeeds::of(&planned, &options))?;
         let buffers = Buffers {
             chunk: &|arena, chunk| allocation.buffer(arena, chunk).cloned(),
             resident: resident.buffers.as_slice(),
+            scratch: &self.scratch,
         };
-        let mut options = ScheduleOptions::new(self.runtime.paths().clone());
-        options.outputs = self.options.outputs;
-        options.experts = self.options.experts;
-        options.piece = self.options.piece;
-        let executable = Executable::bind(&self.runtime, &planned, buffers, &options)?;
+        let executable = Executable::bind(&runtime, &planned, buffers, &options)?;
         self.stats.bound += 1;
         Ok(executable)
     }
@@ -239,26 +235,38 @@ impl Session {
         }
     }
 
-    /// Places a graph. If the arena grows, what is bound to the old one is let go first: it would hold the memory.
-    fn allocate(&mut self, lowered: &Lowered<'_>) -> Result<Allocation, ExecError> {
-        let alloc_error = |e| ExecError::Planning(Box::new(SchedError::Alloc(e)));
-        if let Ok(allocation) = self.allocator.alloc_graph(&lowered.graph) {
-            return Ok(allocation);
+    fn schedule_options(&self) -> ScheduleOptions {
+        let SessionOptions { outputs, experts, piece, .. } = self.options;
+        ScheduleOptions { outputs, experts, piece, ..ScheduleOptions::new(self.runtime.paths().clone()) }
+    }
+
+    /// Takes the host memory that a plan needs, if what there is does not do.
+    fn reserve_scratch(&mut self, needs: &ScratchNeeds) -> Result<(), ExecError> {
+        if self.scratch.holds(needs) {
+            return Ok(());
         }
+        let mut all = self.scratch_needs.clone();
+        all.raise_to(needs);
+        let scratch = Scratch::take(&self.runtime, &all, &self.scratch)?;
+        // What is bound would hold the old buffers.
+        self.forget_plans()?;
+        (self.scratch, self.scratch_needs) = (Arc::new(scratch), all);
+        self.stats.grown += 1;
+        Ok(())
+    }
+
+    /// Places a graph. If the arena grows, what is bound to the old one is let go: it would hold the memory.
+    fn allocate(&mut self, lowered: &Lowered<'_>) -> Result<Allocation, ExecError> {
         let before = self.arena_bytes();
-        self.stats.planned += 1;
-        let span = info_span!(target: "loadmaster::plan", "reserve", size = Empty);
-        let entered = span.enter();
-        let reserved = self.allocator.reserve_n(&lowered.graph, &lowered.node_buffer_ids, &lowered.leaf_buffer_ids);
-        let plan = reserved.map_err(alloc_error)?;
-        span.record("size", plan.total_size().get());
+        let placed = place_in(&mut self.allocator, lowered);
+        let placed = placed.map_err(|e| ExecError::Planning(Box::new(SchedError::Alloc(e))))?;
+        self.stats.planned += u64::from(!placed.was_known);
         let after = self.arena_bytes();
         if after != before {
             self.stats.grown += 1;
             self.tell_growth(&before, &after);
-            drop(entered);
             self.forget_plans()?;
         }
-        self.allocator.alloc_graph(&lowered.graph).map_err(alloc_error)
+        Ok(placed.allocation)
     }
 }

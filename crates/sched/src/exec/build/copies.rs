@@ -3,33 +3,24 @@
 use super::experts::is_host_source;
 use super::steps::Builder;
 use crate::exec::error::ExecError;
-use crate::exec::paths::CopyPath;
 use crate::exec::place::{Memory, Place};
 use crate::exec::schedule::{Action, Hop, Move, PieceId, Queue, Staging};
+use crate::exec::scratch::{self, LINE, MAX_PIECES, SLOTS, ScratchUse};
 use crate::split::InputCopy;
 use loadmaster_graph::{Bytes, CopyId, DeviceId, Op, SplitId};
-
-/// Most pieces of a staged copy.
-const MAX_PIECES: u64 = 16;
-/// Slots of a staging buffer: one is filled while the other is emptied.
-const SLOTS: u64 = 2;
-/// Alignment of pieces.
-const LINE: u64 = 64;
 
 impl Builder<'_, '_> {
     pub(super) fn add_copy(&mut self, split: SplitId, copy: CopyId) -> Result<(), ExecError> {
         let record = self.planned.splits.copies()[copy];
         let moved = self.move_of(copy)?;
         let from_host = is_host_source(&self.planned, &record);
-        let to_host = self.planned.machine.compute_type(record.to).host;
         let direct = Action::Copy { copy, hop: Hop::Direct };
         if from_host {
             let queue = if self.is_upload(&record) { Queue::Receive(record.to) } else { self.receive(record.to) };
             self.push_move(queue, Some(split), direct, moved);
             return Ok(());
         }
-        let path = self.options.paths.get(record.from, record.to);
-        if to_host || path == CopyPath::Direct {
+        if !scratch::is_staged(&self.planned, self.options, &record) {
             self.push_move(self.send(record.from), Some(split), direct, moved);
             return Ok(());
         }
@@ -93,10 +84,9 @@ impl Builder<'_, '_> {
     fn staging_of(&mut self, from: DeviceId, to: DeviceId) -> u32 {
         let found = self.staging.iter().position(|s| s.from == from && s.to == to);
         let index = found.unwrap_or_else(|| {
-            let of_pair = self.planned.splits.copies().values().filter(|c| c.from == from && c.to == to);
-            let largest = of_pair.map(|c| c.bytes.get()).max().unwrap_or(0);
-            let piece = largest.div_ceil(MAX_PIECES).max(self.options.piece.get().min(largest));
-            let size = Bytes(piece.next_multiple_of(LINE) * SLOTS);
+            let of_pair = |&(use_, _): &(ScratchUse, _)| use_ == ScratchUse::Staging { from, to };
+            // Every pair with a staged copy has its need.
+            let size = self.scratch.iter().find(of_pair).map_or(Bytes::ZERO, |(_, need)| need.size);
             self.staging.push(Staging { from, to, size });
             self.staging.len() - 1
         });

@@ -41,7 +41,7 @@ fn as_experts(planned: &Planned<'_, '_>, copy: CopyId, readers: &[(NodeId, u16)]
 }
 
 /// Whether the original of a copy is in host memory.
-pub(super) fn is_host_source(planned: &Planned<'_, '_>, copy: &InputCopy) -> bool {
+pub(in crate::exec) fn is_host_source(planned: &Planned<'_, '_>, copy: &InputCopy) -> bool {
     let machine = planned.machine;
     match planned.residency.storage_of(planned.graph(), copy.tensor) {
         Some(buffer) => machine.buffer_types()[planned.residency.buffers[buffer].buffer_type].host,

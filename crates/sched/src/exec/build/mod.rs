@@ -5,6 +5,8 @@ mod experts;
 mod nodes;
 mod steps;
 
+pub(super) use experts::is_host_source;
+
 use super::error::{ExecError, Named};
 use super::paths::PathTable;
 use super::place::{Place, Places, ResidentPlace};

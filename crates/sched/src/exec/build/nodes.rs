@@ -44,7 +44,7 @@ impl Builder<'_, '_> {
             return Ok(Vec::new());
         }
         let copies = planned.splits.copies().values().filter(|c| c.from == device).map(|c| c.tensor);
-        let outputs = self.fetched().into_iter().filter(|&t| planned.assignment.device(t) == device);
+        let outputs = self.slots.outputs.iter().map(|&(t, ..)| t).filter(|&t| planned.assignment.device(t) == device);
         let tensors: BTreeSet<TensorId> = copies.chain(outputs).collect();
         tensors.into_iter().map(|t| self.places.of_tensor(t, self.turn)).collect()
     }

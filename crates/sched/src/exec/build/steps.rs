@@ -1,18 +1,16 @@
 //! The steps of one turn after another.
 
 use super::experts::find_experts;
-use super::{Outputs, Planned, ScheduleOptions};
+use super::{Planned, ScheduleOptions};
 use crate::exec::error::ExecError;
 use crate::exec::place::{Memory, MemoryId, Place, Places};
 use crate::exec::ranges::{RangeSet, Span};
 use crate::exec::schedule::{
     Access, Action, ExpertCopy, Mode, Move, Queue, QueueId, Schedule, Staging, Step, StepId, TurnPlaces,
 };
-use loadmaster_graph::{Bytes, CopyId, IdVec, NodeId, SplitId, TensorId};
+use crate::exec::scratch::{OutputSlots, ScratchNeeds};
+use loadmaster_graph::{Bytes, CopyId, IdVec, NodeId, SplitId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Alignment of output slots.
-const LINE: u64 = 64;
 
 pub(super) struct Builder<'a, 'g> {
     pub(super) planned: Planned<'a, 'g>,
@@ -26,8 +24,8 @@ pub(super) struct Builder<'a, 'g> {
     pub(super) turn: u32,
     pub(super) turns: Vec<TurnPlaces>,
     pub(super) staging: Vec<Staging>,
-    pub(super) outputs: Vec<(TensorId, Place)>,
-    pub(super) output_slot: Bytes,
+    pub(super) scratch: ScratchNeeds,
+    pub(super) slots: OutputSlots,
 }
 
 /// Bytes that a step reads and writes, by memory.
@@ -61,8 +59,8 @@ impl<'a, 'g> Builder<'a, 'g> {
             turn: 0,
             turns: Vec::new(),
             staging: Vec::new(),
-            outputs: Vec::new(),
-            output_slot: Bytes::ZERO,
+            scratch: ScratchNeeds::of(planned, options),
+            slots: OutputSlots::of(planned, options),
         }
     }
 
@@ -80,13 +78,6 @@ impl<'a, 'g> Builder<'a, 'g> {
             self.add_nodes(id, split)?;
         }
         self.add_fetches()
-    }
-
-    /// The outputs that are copied to host slots.
-    pub(super) fn fetched(&self) -> Vec<TensorId> {
-        let graph = self.planned.graph();
-        let nodes = graph.nodes().values().copied().filter(|_| self.options.outputs == Outputs::Fetched);
-        nodes.filter(|&t| graph.tensor(t).flags.is_output()).collect()
     }
 
     fn queue(&mut self, queue: Queue) -> QueueId {
@@ -141,22 +132,13 @@ impl<'a, 'g> Builder<'a, 'g> {
     }
 
     fn add_fetches(&mut self) -> Result<(), ExecError> {
-        let planned = self.planned;
-        let mut offset = Bytes::ZERO;
-        for output in self.fetched() {
+        for (output, offset, _) in self.slots.outputs.clone() {
             let from = self.places.of_tensor(output, self.turn)?;
             let memory = self.places.memories().id(Memory::Outputs);
-            if self.turn == 0 {
-                self.outputs.push((output, Place { memory, offset, len: from.len }));
-            }
-            let shift = Bytes(self.output_slot.get() * u64::from(self.turn));
+            let shift = Bytes(self.slots.slot.get() * u64::from(self.turn));
             let to = Place { memory, offset: offset.saturating_add(shift), len: from.len };
-            offset = Bytes(offset.saturating_add(from.len).get().next_multiple_of(LINE));
-            let queue = self.send(planned.assignment.device(output));
+            let queue = self.send(self.planned.assignment.device(output));
             self.push_move(queue, None, Action::Fetch { output }, Move { from, to });
-        }
-        if self.turn == 0 {
-            self.output_slot = offset;
         }
         Ok(())
     }
@@ -167,6 +149,11 @@ impl<'a, 'g> Builder<'a, 'g> {
             return Err(ExecError::TurnsDiffer { found: turn.ranges.len(), expected });
         }
         self.drop_reads_of_constants();
+        let scratch_of_outputs = self.slots.place(&self.planned).map(|(use_, _)| use_);
+        let mut outputs = Vec::new();
+        for &(tensor, offset, len) in &self.slots.outputs {
+            outputs.push((tensor, Place { memory: self.places.memories().id(Memory::Outputs), offset, len }));
+        }
         Ok(Schedule {
             queues: self.queues,
             memories: self.places.into_memories().kinds().clone(),
@@ -174,8 +161,10 @@ impl<'a, 'g> Builder<'a, 'g> {
             turns: self.turns,
             order: self.order,
             staging: self.staging,
-            outputs: self.outputs,
-            output_slot: self.output_slot,
+            outputs,
+            output_slot: self.slots.slot,
+            scratch: self.scratch,
+            scratch_of_outputs,
             experts: self.experts.into_values().collect(),
         })
     }
