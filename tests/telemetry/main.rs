@@ -7,5 +7,6 @@ mod documented;
 mod lines;
 mod log;
 mod scrape;
+mod served;
 mod support;
 mod traces;

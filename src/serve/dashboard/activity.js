@@ -35,7 +35,7 @@ export function drawStats(stats) {
 function spark() {
   if (speeds.length < 2) return undefined;
   const top = Math.max(...speeds, 1e-9);
-  const points = speeds.map((v, i) => `${((SPARK.w * i) / (SPEEDS - 1)).toFixed(1)},${(SPARK.h - 1 - ((SPARK.h - 2) * v) / top).toFixed(1)}`);
+  const points = speeds.map((v, i) => `${((SPARK.w * (i + SPEEDS - speeds.length)) / (SPEEDS - 1)).toFixed(1)},${(SPARK.h - 1 - ((SPARK.h - 2) * v) / top).toFixed(1)}`);
   return svg("svg", { class: "spark", viewBox: `0 0 ${SPARK.w} ${SPARK.h}`, "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }));
 }
 
@@ -75,9 +75,14 @@ function line(event) {
     el("span", { class: "what" }, fields.map(([name, value]) => [el("i", {}, ` ${name.replace(/_/g, " ")} `), text(name, value)])));
 }
 
+/** A value as it reads best: bytes with their unit, lists and objects spelled out. */
 function text(name, value) {
   if (typeof value === "number" && BYTES.test(name)) return bytes(value);
-  return typeof value === "object" && value !== null ? JSON.stringify(value) : String(value);
+  if (Array.isArray(value)) return value.map((one) => text(name, one)).join("; ");
+  if (typeof value !== "object" || value === null) return String(value);
+  const { device, ...rest } = value;
+  const spelled = Object.entries(rest).map(([key, one]) => `${key.replace(/_/g, " ")} ${text(key, one)}`).join(", ");
+  return device === undefined ? spelled : `${device}: ${spelled}`;
 }
 
 /** The time of day of a time since 1970; a time since the service's start as minutes and seconds. */

@@ -10,7 +10,7 @@ const CLASSES = [
   ["op-norm", "norms and softmax", /(NORM|SOFT_MAX)/],
   ["op-rope", "positions", /^ROPE/],
   ["copy", "copies and moves", /(CPY|CONT|DUP|COPY|GET_ROWS|SET_ROWS|CONCAT|RESHAPE|VIEW|PERMUTE|TRANSPOSE)/],
-  ["op-input", "inputs", /^(NONE|INPUT|LEAF)?$/],
+  ["op-input", "inputs and their copies", /^(NONE|INPUT|LEAF)?$/],
 ];
 const REST = ["op-element", "element by element"];
 /** Tensors of the peak that are named one by one. */

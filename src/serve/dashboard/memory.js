@@ -26,7 +26,9 @@ function deviceRow(device, history, openArena) {
     el("header", {},
       el("h3", {}, device.name), el("span", { class: "quiet" }, device.kind),
       el("span", { class: "numbers" },
-        numbered("used", device.used), " of ", numbered("limit", device.limit), ", ", numbered("free", device.free), " free"),
+        numbered("used", device.used), device.limit > 0
+          ? [" of ", numbered("limit", device.limit), ", ", numbered("free", device.free), " free"]
+          : ", limit not known"),
       sparkline(device, history, whole)),
     bar(device, whole),
     device.models.length > 0 && table(device, openArena));
@@ -43,7 +45,7 @@ function bar(device, whole) {
   const other = Math.max(0, (device.used ?? 0) - held(device));
   const before = sum(device.models, "weights") + sum(device.models, "kv");
   const says = [...KINDS.map(([kind, name]) => `${name} ${bytes(sum(device.models, kind))}`),
-    other > 0 && `other ${bytes(other)}`, `free ${bytes(device.free)}`, `limit ${bytes(device.limit)}`].filter(Boolean);
+    other > 0 && `other ${bytes(other)}`, device.limit > 0 && `free ${bytes(device.free)}, limit ${bytes(device.limit)}`].filter(Boolean);
   // With one model the compute part is one piece, and its bound has a place in it.
   const bound = device.models.length === 1 ? device.models[0].compute_bound : undefined;
   return el("div", { class: "bar", role: "img", "aria-label": `${device.name}: ${says.join(", ")}` },

@@ -19,10 +19,10 @@ export function setUp() {
   byId("trace").addEventListener("change", () => load());
 }
 
-const facts = ({ span }) => [
+const facts = ({ span, from }) => [
   ["device", String(span.device)],
   ["kind", String(span.kind)],
-  ["start", time(span.start_us)],
+  ["start", time(from)],
   ["length", time(span.end_us - span.start_us)],
   ...(span.bytes ? [["bytes", exactBytes(span.bytes)]] : []),
   ...(span.link ? [["link", String(span.link)]] : []),
@@ -76,14 +76,14 @@ function draw(trace, why = "No request has run yet.") {
   const kinds = { split: "compute", copy: "copy", sync: "sync" };
   const boxes = spans.map((span) => {
     const { at } = lanes.get(laneOf(span));
-    return { span, name: String(span.name), kind: kinds[span.kind] ?? "other", x0: span.start_us, x1: Math.max(span.end_us, span.start_us), y0: at + AIR, y1: at + 1 - AIR };
+    return { span, name: String(span.name), kind: kinds[span.kind] ?? "other", from: span.start_us - start, x0: span.start_us - start, x1: Math.max(span.end_us, span.start_us) - start, y0: at + AIR, y1: at + 1 - AIR };
   });
   byId("trace-chart").style.setProperty("height", `${Math.max(3, lanes.size) * LANE_HEIGHT + 40}px`);
-  chart.set({ boxes, lanes: [...lanes.values()], x: spans.length > 0 ? [start, Math.max(end, start + 1)] : [0, 1], y: [0, Math.max(1, lanes.size)], same: trace.id });
-  render(byId("trace-facts"), spans.length === 0 ? fact("", why) : summary(spans, end - start));
+  chart.set({ boxes, lanes: [...lanes.values()], x: [0, spans.length > 0 ? Math.max(end - start, 1) : 1], y: [0, Math.max(1, lanes.size)], same: trace.id });
+  render(byId("trace-facts"), spans.length === 0 ? fact("", why) : summary(trace, spans, end - start));
 }
 
-function summary(spans, length) {
+function summary(trace, spans, length) {
   const of = (kind) => spans.filter((s) => s.kind === kind);
   const moved = of("copy").reduce((n, s) => n + (s.bytes ?? 0), 0);
   const busy = of("split").reduce((n, s) => n + s.end_us - s.start_us, 0);
@@ -93,5 +93,6 @@ function summary(spans, length) {
     fact("copies", datum(of("copy").length, count(of("copy").length), { "data-field": "copies" })),
     fact("copied", datum(moved, bytes(moved), { "data-field": "copied", title: exactBytes(moved) })),
     fact("computing", time(busy)),
+    trace.left_out > 0 && fact("left out", `${count(trace.left_out)} earlier spans`),
   ];
 }

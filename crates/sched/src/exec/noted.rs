@@ -16,6 +16,8 @@ use tracing::{Dispatch, Level, Span, debug_span, dispatcher, enabled};
 
 /// Target of the spans of queues.
 pub const TARGET: &str = "loadmaster::queue";
+/// What waits for all queues is no device.
+const HOST: &str = "host";
 /// Level of the spans of queues.
 pub const LEVEL: Level = Level::DEBUG;
 
@@ -98,7 +100,7 @@ impl Notes {
 
     /// The span of the host waiting for queues.
     pub(super) fn host_sync(&self) -> Span {
-        debug_span!(target: TARGET, "sync", device = &*self.host, queue = "host")
+        debug_span!(target: TARGET, "sync", device = HOST, queue = HOST)
     }
 }
 
