@@ -81,6 +81,19 @@ fn no_arrow_runs_against_the_crate_order() {
 }
 
 #[test]
+fn the_program_contains_no_simulated_driver_and_needs_no_compiler_of_another_language() {
+    for path in ["Cargo.toml", "crates/backends/Cargo.toml"] {
+        let manifest = manifest(path);
+        assert!(dependencies(&manifest, "dev-dependencies").contains("loadmaster-cudasim"), "{path}: tests want it");
+        assert!(!dependencies(&manifest, "dependencies").contains("loadmaster-cudasim"), "{path}");
+    }
+    for (name, _) in MATRIX.iter().filter(|(name, _)| *name != "cudasim") {
+        let built = dependencies(&manifest(&format!("crates/{name}/Cargo.toml")), "build-dependencies");
+        assert!(built.is_empty(), "crates/{name} builds with {built:?}");
+    }
+}
+
+#[test]
 fn serialisation_and_http_stay_at_the_edge() {
     const EDGE: [&str; 6] = ["serde", "serde_json", "tokio", "axum", "hyper", "toml"];
     for (name, _) in MATRIX {
@@ -110,7 +123,7 @@ fn unsafe_code_stands_in_backends_only_and_says_why_it_is_sound() {
             assert!(home || !found || file == "tests/tidy.rs", "{file} holds unsafe code");
         }
     }
-    for (file, text) in sources("crates/backends/src") {
+    for (file, text) in ["crates/backends/src", "crates/cudasim/src"].into_iter().flat_map(sources) {
         let lines: Vec<&str> = text.lines().collect();
         for (i, line) in lines.iter().enumerate() {
             let block = line.contains("unsafe {") || line.contains("unsafe impl");
