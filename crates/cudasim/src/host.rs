@@ -1,5 +1,9 @@
 //! Functions of the host in streams. One thread of the simulator calls them, in order of their queueing and without the
 //! lock, since they may take locks that callers of the driver hold. They may not call the driver.
+//!
+//! A function may tell another thread that its stream came this far, which the simulator cannot see. So the host counts
+//! as knowing what comes before a function as soon as it is called: an order that really is there is never a race, but
+//! where nobody listens to the function a missing wait after it may go unseen.
 
 use std::cell::Cell;
 use std::ffi::c_void;
