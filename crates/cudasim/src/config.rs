@@ -46,6 +46,17 @@ pub struct Config {
     pub skips: Vec<Skip>,
     /// Whether every launch is checked for writes outside what its kernel declares.
     pub audit: Audit,
+    /// Whether calls and operations are told as they happen.
+    pub trace: Trace,
+}
+
+/// Whether calls and operations are told as they happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trace {
+    /// On the error stream, a line each: what a crash or a hang leaves behind.
+    Stderr,
+    /// No.
+    Off,
 }
 
 /// Whether launches are compared before and after, in time linear in the memory of every allocation that they touch.
@@ -77,6 +88,7 @@ impl Default for Config {
             faults: Vec::new(),
             skips: Vec::new(),
             audit: Audit::Off,
+            trace: Trace::Off,
         }
     }
 }
@@ -102,6 +114,7 @@ impl Config {
                 "fail" => config.faults.push(Fault::parse(value).map_err(refuse)?),
                 "skip" => config.skips.push(Skip::parse(value).map_err(refuse)?),
                 "audit" => config.audit = audit(value).ok_or_else(|| refuse("is not writes or off"))?,
+                "trace" => config.trace = trace(value).ok_or_else(|| refuse("is not stderr or off"))?,
                 _ => return Err(refuse("is not a known key")),
             }
         }
@@ -140,6 +153,14 @@ fn audit(value: &str) -> Option<Audit> {
     match value {
         "writes" => Some(Audit::Writes),
         "off" => Some(Audit::Off),
+        _ => None,
+    }
+}
+
+fn trace(value: &str) -> Option<Trace> {
+    match value {
+        "stderr" => Some(Trace::Stderr),
+        "off" => Some(Trace::Off),
         _ => None,
     }
 }

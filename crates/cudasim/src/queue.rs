@@ -227,7 +227,10 @@ impl State {
         }
         match op.fault {
             Some(code) => self.kill(op.device, code),
-            None => self.execute(op),
+            None => {
+                self.tell(format_args!("run {}", op.label));
+                self.execute(op);
+            }
         }
     }
 

@@ -4,13 +4,14 @@
 //! lets some queued operations run. Operations run on the calling thread under the lock; host functions run on a thread
 //! of their own without it, since they may take locks that a caller holds. No other lock is taken under this one.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::clock::Clock;
 use crate::code::{Code, Outcome};
-use crate::config::Config;
+use crate::config::{Config, Trace};
 use crate::fault::{Fault, Lasting, Met, Skipped, When, plain};
 use crate::queue::{Forced, OpId};
 use crate::report::Kind;
@@ -107,6 +108,7 @@ impl Simulator {
             return Err(state.invalid(Code::NOT_PERMITTED, format_args!("{name} inside a host function")));
         }
         let met = state.faults.count(name);
+        state.tell(format_args!("call {name}"));
         state.skipping = met == Met::Skip;
         let failure = match met {
             Met::Fault(fault) => state.strike(fault),
@@ -178,6 +180,13 @@ impl State {
         let became = if orders.within(&known) { Skipped::Redundant } else { Skipped::Missed };
         self.skipped = self.skipped.max(became);
         true
+    }
+
+    /// Says what happens, if that is asked for.
+    pub(crate) fn tell(&self, what: fmt::Arguments<'_>) {
+        if self.config.trace == Trace::Stderr {
+            eprintln!("cudasim: {what}");
+        }
     }
 
     fn current_device_death(&self) -> Option<Code> {

@@ -235,6 +235,7 @@ fn a_configuration_that_says_nothing_clear_is_refused() {
         "skip=cuStreamWaitEvent",
         "skip=cuStreamWaitEvent:0",
         "audit=yes",
+        "trace=file",
         "speed=fast",
         "devices",
     ];

@@ -7,6 +7,7 @@ mod common;
 use common::*;
 use loadmaster_cudasim::ffi::device::*;
 use loadmaster_cudasim::ffi::memory::*;
+use loadmaster_cudasim::ffi::stream::*;
 
 #[test]
 fn bytes_go_to_a_device_and_come_back() {
@@ -110,4 +111,58 @@ fn copies_outside_an_allocation_are_refused() {
     }
     let report = machine.end();
     assert_eq!(report.lines().filter(|l| l.starts_with("invalid: ")).count(), 3, "{report}");
+}
+
+#[test]
+fn registered_memory_is_pinned_until_it_is_given_back() {
+    let machine = Machine::new("order=lazy");
+    let (a, stream) = (machine.alloc(64), machine.stream());
+    let mut bytes = vec![1u8; 64];
+    let host: Ptr = bytes.as_mut_ptr().cast();
+    // SAFETY: the vector lives across the calls and is touched through this pointer only.
+    unsafe {
+        ok(cuMemHostRegister_v2(host, 64, 0));
+        assert_eq!(cuMemHostRegister_v2(host.add(32), 64, 0), 712);
+        assert_eq!(cuMemFreeHost(host), INVALID_VALUE);
+        ok(cuMemcpyHtoDAsync_v2(a, host, 64, stream));
+        // Nothing has run yet: the copy takes what is there when it does.
+        host.cast::<u8>().write_bytes(2, 64);
+        ok(cuStreamSynchronize(stream));
+        ok(cuMemHostUnregister(host));
+        assert_eq!(cuMemHostUnregister(host), 713);
+        ok(cuStreamDestroy_v2(stream));
+    }
+    assert_eq!(machine.download(a, 64), [2; 64]);
+    let report = report();
+    assert_eq!(report.lines().count(), 3, "{report}");
+}
+
+#[test]
+fn pinned_memory_freed_under_a_queued_copy_is_a_race() {
+    let machine = Machine::new("order=lazy");
+    let (a, stream, pinned) = (machine.alloc(64), machine.stream(), machine.pinned(64));
+    // SAFETY: device address, pinned memory of that size.
+    unsafe {
+        ok(cuMemcpyHtoDAsync_v2(a, pinned, 64, stream));
+        ok(cuMemFreeHost(pinned));
+    }
+    assert!(report().starts_with("race: cuMemFreeHost writes bytes 0..64 of pinned memory"), "{}", report());
+}
+
+#[test]
+fn fills_of_wider_elements_and_copies_of_any_address_work() {
+    let machine = Machine::new("");
+    let (a, b) = (machine.alloc(16), machine.alloc(16));
+    let mut back = [0u8; 16];
+    // SAFETY: device addresses, an array that lives across the calls.
+    unsafe {
+        ok(cuMemsetD32_v2(a, 0x0403_0201, 4));
+        ok(cuMemsetD16_v2(a + 8, 0x0605, 2));
+        assert_eq!(cuMemsetD32_v2(a + 2, 0, 1), INVALID_VALUE);
+        ok(cuMemcpy(b, a, 16));
+        ok(cuMemcpy(back.as_mut_ptr() as u64, b, 16));
+        ok(cuMemsetD8_v2(a, 0, 0));
+        ok(cuMemcpy(b, a, 0));
+    }
+    assert_eq!(back, [1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 5, 6, 1, 2, 3, 4]);
 }
