@@ -11,10 +11,6 @@
 // Grid: x groups of COLUMNS (query, head) pairs that share keys, y groups of heads, z splits and batches.
 enum { LM_KEYS = 128 };
 
-struct alignas(16) LmVector {
-    unsigned words[4];
-};
-
 LM_DEVICE float lm_slope_of(const LmArgs& a, LmLong head) {
     if (a.f[1] <= 0.0f) return 1.0f;
     return head < a.l[0] ? powf(a.f[2], static_cast<float>(head + 1)) : powf(a.f[3], static_cast<float>(2 * (head - a.l[0]) + 1));
@@ -84,12 +80,12 @@ LM_DEVICE void lm_load_query(const float* q, LmByte* to, int key_type, LmLong d)
 template <int COLUMNS> LM_DEVICE void lm_float_scores(const LmSpace<COLUMNS>& s, const LmByte* key, int type, LmLong d, float* sum) {
     int size = type == LM_F32 ? 4 : 2;
     LmLong i = 0;
-    if (type == LM_F16 && (reinterpret_cast<unsigned long long>(key) & 15) == 0) {
+    if (type == LM_F16 && lm_aligned(key)) {
         for (; i + 8 <= d; i += 8) {
-            LmVector v = *reinterpret_cast<const LmVector*>(key + i * 2);
+            LmWords v = *reinterpret_cast<const LmWords*>(key + i * 2);
             LM_UNROLL
             for (int k = 0; k < 8; k++) {
-                float x = lm_half_to_float(static_cast<unsigned short>(v.words[k / 2] >> (k % 2 * 16)));
+                float x = lm_half_to_float(static_cast<unsigned short>(v.w[k / 2] >> (k % 2 * 16)));
                 LM_UNROLL
                 for (int c = 0; c < COLUMNS; c++) {
                     sum[c] = fmaf(reinterpret_cast<const float*>(s.queries + c * s.query_bytes)[i + k], x, sum[c]);

@@ -3,10 +3,6 @@
 #include "lm_common.h"
 #include "lm_encode.h"
 
-struct alignas(16) LmSixteen {
-    unsigned words[4];
-};
-
 template <class T> LM_DEVICE void lm_move_one(const LmByte* from, LmByte* to) {
     *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
 }
@@ -31,9 +27,8 @@ LM_DEVICE void lm_move(int size, const LmByte* from, LmByte* to) {
 extern "C" __global__ void lm_copy_bytes(LmArgs a) {
     const LmByte* from = static_cast<const LmByte*>(a.src[0].data);
     LmByte* to = static_cast<LmByte*>(a.dst.data);
-    bool wide = ((reinterpret_cast<unsigned long long>(from) | reinterpret_cast<unsigned long long>(to)) & 15) == 0;
-    LmLong units = wide ? a.l[0] / 16 : 0;
-    for (LmLong i = lm_first(); i < units; i += lm_step()) lm_move_one<LmSixteen>(from + 16 * i, to + 16 * i);
+    LmLong units = lm_aligned(from) && lm_aligned(to) ? a.l[0] / 16 : 0;
+    for (LmLong i = lm_first(); i < units; i += lm_step()) lm_move_one<LmWords>(from + 16 * i, to + 16 * i);
     for (LmLong i = 16 * units + lm_first(); i < a.l[0]; i += lm_step()) to[i] = from[i];
 }
 

@@ -89,6 +89,12 @@ LM_DEVICE LmByte* lm_at(const LmTensor& t, LmLong i0, LmLong i1, LmLong i2, LmLo
 LM_DEVICE LmByte* lm_at(const LmTensor& t, const LmIndex& i) { return lm_at(t, i.at[0], i.at[1], i.at[2], i.at[3]); }
 LM_DEVICE LmByte* lm_row_at(const LmTensor& t, const LmIndex& i) { return lm_at(t, 0, i.at[1], i.at[2], i.at[3]); }
 
+// 16 bytes that are read or written at once, where their address allows it.
+struct alignas(16) LmWords {
+    int w[4];
+};
+LM_DEVICE bool lm_aligned(const void* at) { return (reinterpret_cast<unsigned long long>(at) & 15) == 0; }
+
 LM_DEVICE unsigned lm_bits(float value) { return static_cast<unsigned>(__float_as_int(value)); }
 LM_DEVICE float lm_from_bits(unsigned bits) { return __int_as_float(static_cast<int>(bits)); }
 LM_DEVICE float lm_infinity() { return lm_from_bits(0x7f800000u); }

@@ -51,9 +51,6 @@ struct LmPart {
     int q[8];
     float d, t0, t1;
 };
-struct alignas(16) LmWords {
-    int w[4];
-};
 LM_DEVICE LmPart lm_part(const LmRecord& r, LmLong part) {
     LmPart p;
     const LmWords* words = reinterpret_cast<const LmWords*>(r.codes + part * 32);

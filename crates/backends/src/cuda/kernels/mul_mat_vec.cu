@@ -49,6 +49,33 @@ LM_UNROLL
     }
 }
 
+// Eight 16-bit weights of a lane at once, as far as whole groups of eight go; the number of elements that are done. None
+// where weights or activations do not lie for it.
+template <class F, int COLUMNS>
+LM_DEVICE LmLong lm_vec_eights(const LmTensor& xs, const LmByte* weights, const LmByte* const x[COLUMNS], LmLong k, float sum[COLUMNS]) {
+    bool fits = F::SIZE == 2 && xs.type == LM_F32 && xs.nb[0] == 4 && lm_aligned(weights);
+    LM_UNROLL
+    for (int c = 0; c < COLUMNS; c++) fits = fits && lm_aligned(x[c]);
+    if (!fits) return 0;
+    for (LmLong i = (threadIdx.x & 31) * 8; i + 8 <= k; i += 256) {
+        LmWords w = *reinterpret_cast<const LmWords*>(weights + i * 2);
+        LM_UNROLL
+        for (int c = 0; c < COLUMNS; c++) {
+            LM_UNROLL
+            for (int part = 0; part < 2; part++) {
+                LmWords four = *reinterpret_cast<const LmWords*>(x[c] + (i + 4 * part) * 4);
+                LM_UNROLL
+                for (int e = 0; e < 4; e++) {
+                    unsigned short bits = static_cast<unsigned short>(w.w[2 * part + e / 2] >> (e % 2 * 16));
+                    float weight = static_cast<int>(F::TYPE) == LM_F16 ? lm_half_to_float(bits) : lm_bfloat_to_float(bits);
+                    sum[c] = fmaf(weight, F::round(__int_as_float(four.w[e])), sum[c]);
+                }
+            }
+        }
+    }
+    return k / 8 * 8;
+}
+
 // src0: rows of a float type. src1: activations of a float type, any strides.
 template <class F, int COLUMNS> LM_DEVICE void lm_vec_floats(const LmArgs& a) {
     LmPlace p = lm_place(a, COLUMNS);
@@ -61,7 +88,8 @@ LM_UNROLL
         x[c] = lm_at(a.src[1], 0, column, p.j, p.k);
         sum[c] = 0.0f;
     }
-    for (LmLong i = threadIdx.x & 31; i < a.src[0].ne[0]; i += 32) {
+    LmLong k = a.src[0].ne[0], done = lm_vec_eights<F, COLUMNS>(a.src[1], p.weights, x, k, sum);
+    for (LmLong i = done + (threadIdx.x & 31); i < k; i += 32) {
         float w = lm_load(F::TYPE, p.weights + i * F::SIZE);
 LM_UNROLL
         for (int c = 0; c < COLUMNS; c++) sum[c] = fmaf(w, F::round(lm_load(a.src[1].type, x[c] + i * a.src[1].nb[0])), sum[c]);
