@@ -19,6 +19,7 @@ pub mod openai;
 pub mod opening;
 pub mod picture;
 mod placing;
+mod replacing;
 pub mod requests;
 pub mod residual;
 pub mod scrape;

@@ -1,8 +1,10 @@
 //! A model of the service: what handlers know of it. The engine is owned by the model's thread.
 
 use super::picture::Picture;
+use super::placing::Elsewhere;
 use super::worker::Mailbox;
 use crate::engine::Model;
+use crate::plan::Choices;
 use loadmaster_models::chat::{ChatError, ChatTemplate};
 use loadmaster_models::tokenizer::Tokenizer;
 use parking_lot::Mutex;
@@ -53,6 +55,13 @@ pub struct Opened {
     pub template: Result<ChatTemplate, ChatError>,
 }
 
+/// How a model was asked to be placed.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) choices: Choices,
+    pub(super) elsewhere: Elsewhere,
+}
+
 /// A model of the service.
 pub struct Entry {
     /// Its id.
@@ -61,6 +70,8 @@ pub struct Entry {
     pub created: u64,
     /// The file, and how to talk to it.
     pub opened: Opened,
+    /// How it was asked to be placed.
+    pub(super) wish: Wish,
     /// The tokenizer.
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Sequences that are decoded together.
@@ -76,20 +87,15 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(
-        id: String,
-        created: u64,
-        opened: Opened,
-        size: (usize, u32),
-        queue: usize,
-        pinned: bool,
-    ) -> Self {
+    pub(super) fn new(id: String, opened: Opened, wish: Wish, size: (usize, u32), queue: usize, pinned: bool) -> Self {
         let tokenizer = opened.tokenizer.clone();
         let (slots, room) = size;
+        let created = super::opening::seconds();
         Self {
             id,
             created,
             opened,
+            wish,
             tokenizer,
             slots,
             room,

@@ -68,6 +68,16 @@ impl Question<'_> {
         Ok(Some(Placing { residual, settings, prepared }))
     }
 
+    /// Its place on a part of the machine, as it was asked for or else anywhere.
+    pub(super) fn place_anywhere(&self, residual: Residual) -> Result<Option<Placing>, ApiError> {
+        if let Ok(Some(placing)) = self.place(residual.clone()) {
+            return Ok(Some(placing));
+        }
+        let choices =
+            Choices { n_gpu_layers: None, tensor_split: None, override_tensor: Vec::new(), ..self.choices.clone() };
+        Question { model: self.model, choices: &choices, elsewhere: Elsewhere::Allowed }.place(residual)
+    }
+
     /// Why it does not fit on a part of the machine: 503 with the device, what is missing there, and what would help.
     pub(super) fn too_small(&self, whole: &Machine, residual: &Residual) -> ApiError {
         let placer = PolicyArg::Best.placer();

@@ -6,10 +6,11 @@ use super::core::Core;
 use super::error::ApiError;
 use super::events::EventKind;
 use super::ledger::{Holding, Idle};
-use super::model::{Entry, Phase};
+use super::model::{Entry, Phase, Wish};
 use super::opening::{self, LoadSpec};
 use super::picture::Picture;
 use super::placing::{Placing, Question};
+use super::replacing;
 use super::requests::Requests;
 use super::residual::Residual;
 use super::worker::{End, Worker};
@@ -102,12 +103,14 @@ impl ServiceState {
             Holding::new(&self.core.machine, placing.residual.lift(&self.core.machine, &placing.prepared.devices));
         let (needed, total) = (holding.clone(), holding.total());
         if !self.core.ledger.lock().enter(&spec.id, holding) {
-            return Err(ApiError::internal("an admitted model did not fit into the ledger"));
+            let message = "the room was taken by a model that lost a device; try again";
+            return Err(ApiError::unavailable("room_taken", message));
         }
         self.tell_admission(&spec.id, &needed);
         let size = opening::size_of(&placing.settings, &placing.prepared);
         let queue = self.core.config.limits.queue;
-        let entry = Arc::new(Entry::new(spec.id.clone(), opening::seconds(), opened, size, queue, spec.pin));
+        let wish = Wish { choices, elsewhere: spec.elsewhere() };
+        let entry = Arc::new(Entry::new(spec.id.clone(), opened, wish, size, queue, spec.pin));
         self.models.lock().insert(spec.id.clone(), Arc::clone(&entry));
         if let Err(error) = self.start(&entry, placing) {
             self.forget(&entry);
@@ -190,8 +193,7 @@ impl ServiceState {
     }
 
     fn residual(&self, free: &IdVec<PoolId, Option<Bytes>>) -> Result<Residual, ApiError> {
-        let left = Residual::of(&self.core.machine, free, |d| self.core.is_alive(d));
-        left.map_err(|e| ApiError::unavailable("no_device", format!("no device is left: {e}")))
+        residual(&self.core, free)
     }
 
     fn tell_admission(&self, id: &str, holding: &Holding) {
@@ -210,10 +212,10 @@ impl ServiceState {
             match build(&core, &own, placing) {
                 Ok(engine) => {
                     own.set_phase(Phase::Ready);
-                    let worker = Worker::new(core, Arc::clone(&own), engine);
+                    let worker = Worker::new(Arc::clone(&core), Arc::clone(&own), engine);
                     // Whoever loads waits for this.
                     let _ = said.send(Ok(()));
-                    worker.run();
+                    replacing::work(&core, &own, worker);
                 }
                 Err(error) => {
                     own.set_phase(Phase::Failed);
@@ -290,6 +292,12 @@ impl ServiceState {
     pub fn is_ending(&self) -> bool {
         *self.ending.borrow()
     }
+}
+
+/// What is left of the machine. Errors: nothing that could compute.
+pub(super) fn residual(core: &Core, free: &IdVec<PoolId, Option<Bytes>>) -> Result<Residual, ApiError> {
+    let left = Residual::of(&core.machine, free, |d| core.is_alive(d));
+    left.map_err(|e| ApiError::unavailable("no_device", format!("no device is left: {e}")))
 }
 
 /// Brings a model to its place.

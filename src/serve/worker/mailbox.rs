@@ -82,6 +82,13 @@ impl Mailbox {
         Taken { jobs, end: inner.end }
     }
 
+    /// Puts jobs back that were taken and not begun: they are the first to be taken again.
+    pub(super) fn put_back(&self, jobs: Vec<Job>) {
+        let mut inner = self.inner.lock();
+        inner.running = inner.running.saturating_sub(jobs.len());
+        jobs.into_iter().rev().for_each(|job| inner.waiting.push_front(job));
+    }
+
     /// Says that jobs ended.
     pub(super) fn ended(&self, count: usize) {
         let mut inner = self.inner.lock();
@@ -90,7 +97,7 @@ impl Mailbox {
     }
 
     /// Everything that waits.
-    pub(super) fn drain(&self) -> Vec<Job> {
+    pub(crate) fn drain(&self) -> Vec<Job> {
         self.inner.lock().waiting.drain(..).collect()
     }
 

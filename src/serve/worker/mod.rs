@@ -27,6 +27,18 @@ use voice::{Next, Voice};
 /// Tokens of prompts that are computed in a turn: what running answers wait for at most.
 const PROMPT_TURN: usize = 256;
 
+/// Why the thread stopped working.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// It was told to.
+    Ended,
+    /// A device was lost.
+    Lost {
+        /// Its name.
+        device: String,
+    },
+}
+
 /// The thread's own.
 pub(crate) struct Worker {
     pub(crate) core: Arc<Core>,
@@ -41,12 +53,19 @@ impl Worker {
         Self { core, entry, engine, voices: Vec::new(), counted: (0, 0, 0, 0) }
     }
 
-    /// Works until the mailbox is closed. What still waits then fails.
-    pub(crate) fn run(mut self) {
+    /// Works until the mailbox is closed, when what still waits fails, or until a device is lost, when what runs fails.
+    pub(crate) fn run(mut self) -> Outcome {
         self.count();
         loop {
             let free = self.entry.slots.saturating_sub(self.voices.len());
             let taken = self.entry.mailbox.take(free, self.voices.is_empty());
+            if self.voices.is_empty()
+                && !taken.jobs.is_empty()
+                && let Some(device) = self.lost()
+            {
+                self.entry.mailbox.put_back(taken.jobs);
+                return Outcome::Lost { device };
+            }
             taken.jobs.into_iter().for_each(|job| self.begin(job));
             match taken.end {
                 Some(End::Now) => return self.give_up(),
@@ -54,11 +73,26 @@ impl Worker {
                 _ => {}
             }
             self.drop_abandoned();
-            if let Err(error) = self.turn() {
+            if let Err(error) = self.turn_or_again() {
                 self.failed(&error);
+                if let Some(device) = self.lost() {
+                    return Outcome::Lost { device };
+                }
             }
             self.count();
         }
+    }
+
+    /// A device that does not answer any more.
+    fn lost(&self) -> Option<String> {
+        let devices = self.engine.runtime().devices();
+        devices.values().find(|d| d.health().is_err()).map(|d| d.name().to_owned())
+    }
+
+    /// A turn that fails leaves everything as it was, so it is made again once, unless a device is lost.
+    fn turn_or_again(&mut self) -> Result<(), EngineError> {
+        let Err(error) = self.turn() else { return Ok(()) };
+        if self.lost().is_some() { Err(error) } else { self.turn() }
     }
 
     fn begin(&mut self, job: Job) {
@@ -93,13 +127,14 @@ impl Worker {
         self.core.events.tell(EventKind::Request, said);
     }
 
-    fn give_up(mut self) {
+    fn give_up(mut self) -> Outcome {
         let error = ApiError::unavailable("model_unloaded", format!("the model `{}` was unloaded", self.entry.id));
         for job in self.entry.mailbox.drain() {
             job.say(Update::Failed(error.clone()));
         }
         self.fail_all(&error);
         self.count();
+        Outcome::Ended
     }
 
     fn fail_all(&mut self, error: &ApiError) {

@@ -1,0 +1,10 @@
+//! The service: by its router, over real sockets, and with devices that die.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
+
+mod answers;
+mod faults;
+mod ledger;
+mod limits;
+mod loads;
+mod refusals;
+mod support;
