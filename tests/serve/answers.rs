@@ -31,7 +31,9 @@ fn thirty_two_clients_get_the_answers_of_a_single_one() {
             asked.iter().map(|body| scope.spawn(|| text(&server.ask("POST", "/v1/completions", body).1))).collect();
         clients.into_iter().map(|c| c.join().unwrap()).collect()
     });
-    assert_eq!(alone, together);
+    for ((body, alone), together) in asked.iter().zip(&alone).zip(&together) {
+        assert_eq!(alone, together, "{body}");
+    }
     let texts: std::collections::BTreeSet<String> = alone.iter().map(|a| a["choices"][0]["text"].to_string()).collect();
     assert!(texts.len() > 20, "only {} different answers", texts.len());
 }
