@@ -355,17 +355,24 @@ LM_UNROLL
     return F::MIN ? value + s.m * static_cast<float>(j < 16 ? s.t0 : s.t1) : value;
 }
 
+// Element i of a row of blocks of any format; a call, so that each format is compiled once.
+template <int UNUSED = 0> LM_CALLED float lm_read_blocks(int type, const LmByte* row, LmLong i) {
+    switch (type) {
+#define LM_CASE(number, F) \
+    case number: return lm_read_one<F>(row, i);
+        LM_FOR_BLOCKS(LM_CASE)
+#undef LM_CASE
+        default: return lm_nan();
+    }
+}
+
 // Element i of a packed row of any readable type.
 LM_DEVICE float lm_read(int type, const LmByte* row, LmLong i) {
     switch (type) {
         case LM_F32: return reinterpret_cast<const float*>(row)[i];
         case LM_F16: return lm_half_to_float(reinterpret_cast<const unsigned short*>(row)[i]);
         case LM_BF16: return lm_bfloat_to_float(reinterpret_cast<const unsigned short*>(row)[i]);
-#define LM_CASE(number, F) \
-    case number: return lm_read_one<F>(row, i);
-            LM_FOR_BLOCKS(LM_CASE)
-#undef LM_CASE
-        default: return lm_nan();
+        default: return lm_read_blocks(type, row, i);
     }
 }
 

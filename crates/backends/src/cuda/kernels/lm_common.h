@@ -4,11 +4,13 @@
 
 #ifdef LM_HOST
 #define LM_DEVICE static inline
+#define LM_CALLED static
 #define LM_UNROLL
 #define LM_DEVICE_MEMBER inline
 #define LM_DEVICE_STATIC static inline
 #else
 #define LM_DEVICE static __device__ __forceinline__
+#define LM_CALLED static __device__ __noinline__
 #define LM_UNROLL _Pragma("unroll")
 #define LM_DEVICE_MEMBER __device__ __forceinline__
 #define LM_DEVICE_STATIC static __device__ __forceinline__

@@ -160,14 +160,13 @@ LM_DEVICE int lm_block_length(int type) {
     }
 }
 
-// Writes a block (one element of a float type) from packed floats.
-LM_DEVICE void lm_encode(int type, const LmFloats& x, LmByte* b) {
+// Writes a block of a format that no cache is usually kept in; a call, so that each format is compiled once.
+template <int UNUSED = 0> LM_CALLED void lm_encode_rare(int type, const LmFloats& x, LmByte* b) {
     switch (type) {
         case LM_Q4_0: return lm_encode_symmetric(x, b, 8.0f);
         case LM_Q4_1: return lm_encode_ranged(x, b, 15.0f);
         case LM_Q5_0: return lm_encode_symmetric(x, b, 16.0f);
         case LM_Q5_1: return lm_encode_ranged(x, b, 31.0f);
-        case LM_Q8_0: return lm_encode_bytes(x, b);
         case LM_IQ4_NL: return lm_encode_table(x, b);
         case LM_Q2_K: return lm_encode_wide<LmQ2K, false>(x, b);
         case LM_Q3_K: return lm_encode_wide<LmQ3K, false>(x, b);
@@ -175,7 +174,16 @@ LM_DEVICE void lm_encode(int type, const LmFloats& x, LmByte* b) {
         case LM_Q5_K: return lm_encode_wide<LmQ5K, false>(x, b);
         case LM_Q6_K: return lm_encode_wide<LmQ6K, false>(x, b);
         case LM_IQ4_XS: return lm_encode_wide<LmIq4Xs, true>(x, b);
-        default: return lm_store(type, b, x[0]);
+        default: return;
+    }
+}
+
+// Writes a block (one element of a float type) from packed floats.
+LM_DEVICE void lm_encode(int type, const LmFloats& x, LmByte* b) {
+    switch (type) {
+        case LM_F32: case LM_F16: case LM_BF16: return lm_store(type, b, x[0]);
+        case LM_Q8_0: return lm_encode_bytes(x, b);
+        default: return lm_encode_rare(type, x, b);
     }
 }
 
