@@ -1,6 +1,7 @@
 //! The subcommands. Exit status: 0 done, 1 a negative answer, 2 what was asked for makes no sense or cannot be read.
 
 pub mod compare;
+pub mod devices;
 pub mod diff;
 pub mod explain;
 pub mod help;
@@ -31,6 +32,7 @@ enum Command {
     Compare(compare::Args),
     Pack(pack::Args),
     Plan(Box<plan::Args>),
+    Devices(devices::Args),
     Diff(diff::Args),
     Probe(probe::Args),
     Run(Box<run::Args>),
@@ -48,6 +50,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Devices(args) => devices::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Probe(args) => probe::run(args),
         Command::Run(args) => run::run(args),
@@ -55,7 +58,31 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => help::completions(args),
         Command::Man(args) => help::man(args),
     };
-    outcome.unwrap_or_else(|error| report(&error))
+    let status = outcome.unwrap_or_else(|error| report(&error));
+    if found_by_stand_in() { ExitCode::from(1) } else { status }
+}
+
+/// Whether the stand-in driver of the tests, where that was used, found anything; it is printed.
+#[cfg(feature = "cuda")]
+fn found_by_stand_in() -> bool {
+    let found = loadmaster_backends::cuda::simulator::findings().filter(|text| !text.is_empty());
+    if let Some(text) = &found {
+        // Nobody is left to tell if this fails.
+        let _ = write!(io::stderr(), "the stand-in driver found:\n{text}");
+    }
+    found.is_some()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn found_by_stand_in() -> bool {
+    false
+}
+
+/// Says why something failed; status 1.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "error: {}", message(error));
+    ExitCode::from(1)
 }
 
 /// One message, and the status that goes with it. A reader that closed the pipe has seen what it wanted.

@@ -32,6 +32,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(machine) => machine,
         None => Machine::from_specs(&[])?,
     };
+    let machine = loadmaster_sched::exec::measured(machine)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
     let devices = loadmaster_sched::exec::open(&machine, threads)?;
     let config = crate::probe::probe(&args.name, &machine, &devices)?;

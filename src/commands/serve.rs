@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn serve_until_told(args: &Args, requests: Requests) -> anyhow::Result<ExitCode> {
-    let (config, machine) = (args.config()?, args.machine()?);
+    let (config, machine) = (args.config()?, loadmaster_sched::exec::measured(args.machine()?)?);
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
     let devices = loadmaster_sched::exec::open(&machine, threads)?;
     let listen = config.listen;

@@ -8,7 +8,7 @@ use loadmaster_models::families::Attention;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-const MODELS: [&str; 20] = [
+pub const MODELS: [&str; 20] = [
     "tiny-gemma3-Q8_0",
     "tiny-llama-BF16",
     "tiny-llama-F16",
@@ -40,7 +40,7 @@ const PLACEMENTS: [(&[&str], Option<u32>); 5] = [
     (&["sim:64MiB"], None),
 ];
 
-fn golden(model: &str) -> Vec<Vec<f32>> {
+pub fn golden(model: &str) -> Vec<Vec<f32>> {
     let text = std::fs::read_to_string(goldens().join(format!("logits/{model}.jsonl"))).expect("golden data is there");
     let line = |line: &str| {
         let value: serde_json::Value = serde_json::from_str(line).expect("golden data is JSON");
@@ -51,14 +51,14 @@ fn golden(model: &str) -> Vec<Vec<f32>> {
 }
 
 /// Σ(a−b)² / Σb².
-fn error(found: &[f32], expected: &[f32]) -> f64 {
+pub fn error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let square = |x: f32| f64::from(x) * f64::from(x);
     let difference: f64 = found.iter().zip(expected).map(|(a, b)| square(a - b)).sum();
     difference / expected.iter().map(|&b| square(b)).sum::<f64>()
 }
 
-fn run(model: &Arc<Model>, specs: &[&str], change: impl FnOnce(&mut Settings)) -> Vec<Vec<f32>> {
+pub fn run(model: &Arc<Model>, specs: &[&str], change: impl FnOnce(&mut Settings)) -> Vec<Vec<f32>> {
     let mut engine: Engine = open(model, specs, |s| {
         s.context = 256;
         change(s);
@@ -94,7 +94,7 @@ fn tiny_models_give_the_golden_logits_bit_for_bit_the_same_on_every_placement() 
     }
 }
 
-fn same_bits(a: &[Vec<f32>], b: &[Vec<f32>]) -> bool {
+pub fn same_bits(a: &[Vec<f32>], b: &[Vec<f32>]) -> bool {
     let bits = |all: &[Vec<f32>]| all.iter().flatten().map(|f| f.to_bits()).collect::<Vec<_>>();
     bits(a) == bits(b)
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod faults;
 mod logits;
 mod options;

@@ -35,7 +35,7 @@ fn agreeing(model: &Arc<Model>, case: &Value, specs: &[&str]) -> (usize, Option<
     (expected.len(), None)
 }
 
-fn check(model: &Arc<Model>, file: &str, placements: &[&[&str]]) {
+pub fn check(model: &Arc<Model>, file: &str, placements: &[&[&str]]) {
     let golden = golden_json(format!("text/{file}.json"));
     let cases = golden["cases"].as_array().expect("cases");
     let mut compared = 0;

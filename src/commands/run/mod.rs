@@ -14,7 +14,6 @@ use crate::telemetry;
 use generate::{Generated, Job, Sink};
 use loadmaster_models::tokenizer::{Tokenizer, TokenizerError};
 use loadmaster_sched::Machine;
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,11 +25,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let outcome = try_run(args).and_then(|()| Ok(running.finish()?));
     match outcome {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if is_failed_run(&error) => {
-            // Nobody is left to tell if this fails.
-            let _ = writeln!(io::stderr(), "error: {}", super::message(&error));
-            Ok(ExitCode::from(1))
-        }
+        Err(error) if is_failed_run(&error) => Ok(super::failed(&error)),
         Err(error) => Err(error),
     }
 }

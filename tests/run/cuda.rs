@@ -1,0 +1,205 @@
+//! Models on CUDA devices: simulated ones, or with the feature `gpu-tests` those of this machine.
+
+use super::logits::{MODELS, error, golden, run, same_bits};
+use super::support::{open, tiny};
+use super::texts;
+use assert_cmd::Command;
+use loadmaster::engine::Model;
+use loadmaster::placement::GpuLayers;
+use loadmaster_backends::cuda::probe;
+use loadmaster_backends::cuda::simulator::Simulator;
+use loadmaster_models::families::Attention;
+use std::sync::Arc;
+
+/// Simulated GPUs; none, with the reason printed, where there is no simulator or real GPUs are tested.
+fn simulated(config: &str) -> Option<Simulator> {
+    if cfg!(feature = "gpu-tests") {
+        println!("skipped: this run is for real GPUs");
+        return None;
+    }
+    Simulator::open_with_kernels(config).map_err(|why| println!("skipped: {why}")).ok()
+}
+
+fn bound(name: &str) -> f64 {
+    let plain = ["F32", "F16", "BF16"].iter().any(|t| name.ends_with(t));
+    if plain { 1e-5 } else { 1e-3 }
+}
+
+/// Runs a tiny model and compares with its golden logits.
+fn near_golden(name: &str, specs: &[&str], count: Option<u32>, attention: Attention) -> Vec<Vec<f32>> {
+    let model = tiny(&format!("{name}.gguf"));
+    let found = run(&model, specs, |s| {
+        s.gpu_layers = count.map_or(GpuLayers::All, GpuLayers::Count);
+        s.attention = attention;
+    });
+    let expected = golden(name);
+    assert_eq!(found.len(), expected.len());
+    let bound = if attention == Attention::Flash { 1e-3 } else { bound(name) };
+    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let error = error(found, expected);
+        assert!(error <= bound, "{name} on {specs:?}, {attention:?}, step {step}: {error:e}");
+    }
+    found
+}
+
+#[test]
+fn tiny_models_give_the_golden_logits_on_one_two_and_four_simulated_gpus() {
+    let placements: [&[&str]; 3] = [
+        &["cuda:0:64MiB"],
+        &["cuda:0:64MiB", "cuda:1:64MiB"],
+        &["cuda:0:64MiB", "cuda:1:64MiB", "cuda:2:64MiB", "cuda:3:64MiB"],
+    ];
+    for (seed, name) in MODELS.into_iter().enumerate() {
+        let mut first: Option<Vec<Vec<f32>>> = None;
+        for specs in placements {
+            let peer = if seed % 2 == 0 { "all" } else { "none" };
+            let config = format!("devices={},seed={seed},peer={peer}", specs.len());
+            let Some(simulator) = simulated(&config) else { return };
+            let found = near_golden(name, specs, None, Attention::Plain);
+            assert_eq!((simulator.report(), simulator.live()), (String::new(), String::new()), "{name} on {specs:?}");
+            let first = first.get_or_insert_with(|| found.clone());
+            assert!(same_bits(first, &found), "{name} on {specs:?} differs from one GPU");
+        }
+    }
+}
+
+#[test]
+fn a_part_of_the_layers_and_flash_attention_stay_near_the_golden_logits() {
+    for name in ["tiny-llama-F16", "tiny-gemma3-Q8_0", "tiny-mixtral-Q8_0", "tiny-qwen3moe-Q4_K_M"] {
+        let Some(simulator) = simulated("devices=1,seed=5") else { return };
+        near_golden(name, &["cuda:0:64MiB"], Some(2), Attention::Plain);
+        near_golden(name, &["cuda:0:64MiB"], None, Attention::Flash);
+        near_golden(name, &["cuda:0:64MiB", "cuda:0:32MiB"], None, Attention::Plain);
+        assert_eq!((simulator.report(), simulator.live()), (String::new(), String::new()), "{name}");
+    }
+}
+
+#[test]
+fn a_driver_call_that_fails_while_a_model_loads_or_runs_leaves_nothing_behind() {
+    let model = tiny("tiny-llama-Q4_0.gguf");
+    let specs = ["cuda:0:64MiB", "cuda:1:64MiB"];
+    let load_and_run = || {
+        let mut engine = open(&model, &specs, |s| s.context = 64).map_err(|e| e.to_string())?;
+        let tokens = super::support::ids(&[1, 5, 9]);
+        super::support::feed(&mut engine, &tokens).map_err(|e| e.to_string())
+    };
+    let Some(simulator) = simulated("devices=2") else { return };
+    let expected = load_and_run().unwrap();
+    let calls: u64 = simulator.calls().iter().map(|(_, n)| n).sum();
+    drop(simulator);
+    // Every call of a smaller graph is failed in the tests of the executor; here some forty, spread over all.
+    let step = (calls / 40).max(1) as usize;
+    let mut errors = 0;
+    for n in (2..=calls).step_by(step) {
+        let Some(simulator) = simulated(&format!("devices=2,fail=any:{n}")) else { return };
+        match load_and_run() {
+            Err(error) => {
+                assert!(!error.is_empty());
+                errors += 1;
+            }
+            Ok(found) => assert_eq!(found, expected, "call {n} of {calls}"),
+        }
+        let found = (simulator.report(), simulator.live());
+        assert_eq!(found, (String::new(), String::new()), "call {n} of {calls}");
+    }
+    assert!(errors > 10, "only {errors} errors of {calls} calls");
+}
+
+#[test]
+fn the_embedded_model_goes_on_as_recorded_on_two_simulated_gpus() {
+    let Some(simulator) = simulated("devices=2,memory=256MiB,seed=1") else { return };
+    let model = Arc::new(Model::embedded().expect("it opens"));
+    texts::check(&model, "alice", &[&["cuda:0:128MiB", "cuda:1:128MiB"]]);
+    assert_eq!((simulator.report(), simulator.live()), (String::new(), String::new()));
+}
+
+#[test]
+fn models_give_the_golden_logits_and_texts_on_the_gpus_of_this_machine() {
+    if !cfg!(feature = "gpu-tests") {
+        return println!("skipped: the feature gpu-tests is off");
+    }
+    let gpus = match probe() {
+        Ok(gpus) => gpus,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    if gpus.is_empty() {
+        return println!("skipped: the driver has no GPU");
+    }
+    let all: Vec<String> = gpus.iter().map(|gpu| format!("cuda:{}:256MiB", gpu.ordinal)).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    for name in MODELS {
+        for specs in [&all[..1], &all, &[all[0], all[0]]] {
+            near_golden(name, specs, None, Attention::Plain);
+            near_golden(name, specs, None, Attention::Flash);
+        }
+    }
+    let model = Arc::new(Model::embedded().expect("it opens"));
+    texts::check(&model, "alice", &[&all]);
+}
+
+/// The command with a driver: status, standard output, standard error.
+fn command(driver: &str, config: &str, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::cargo_bin("loadmaster").unwrap();
+    command.env("LOADMASTER_CUDA_DRIVER", driver).env("LOADMASTER_CUDASIM", config).args(arguments);
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+const ABSENT: &str = "/nonexistent/libcuda.so";
+
+#[test]
+fn the_command_generates_on_two_simulated_gpus_what_it_generates_on_the_host() {
+    let Some(simulator) = simulated("devices=2") else { return };
+    drop(simulator);
+    let driver = Simulator::find().unwrap().display().to_string();
+    let common = ["run", "--json", "-p", "Alice was beginning", "-n", "12", "--temp", "0"];
+    let texts = [&["--device", "cpu"][..], &["--device", "cuda:0", "--device", "cuda:1"]].map(|devices| {
+        let (status, out, err) = command(&driver, "devices=2,memory=256MiB,seed=3", &[&common[..], devices].concat());
+        assert_eq!(status, 0, "{err}");
+        let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert!(!err.contains("stand-in"), "{err}");
+        value["sequences"].to_string() + &value["text"].to_string()
+    });
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[test]
+fn without_a_driver_cuda_devices_are_an_error_that_says_why_and_everything_else_works() {
+    let (status, out, err) = command(ABSENT, "", &["run", "--device", "cuda:0", "-p", "x", "-n", "1"]);
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("device `CUDA0` cannot be opened: no CUDA driver: /nonexistent/libcuda.so"), "{err}");
+    assert!(!err.contains("panicked"), "{err}");
+    let (status, out, err) = command(ABSENT, "", &["devices"]);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("driver: no CUDA driver: /nonexistent/libcuda.so") && out.contains("CPU"), "{out}");
+    let (status, _, err) = command(ABSENT, "", &["devices", "--device", "cuda:7"]);
+    assert_eq!(status, 1, "{err}");
+    let (status, _, err) = command(ABSENT, "", &["plan", "--device", "cuda:0:8GiB", "--no-longest"]);
+    assert_eq!(status, 0, "{err}");
+    let (status, _, err) = command("libcuda.so", "", &["run", "--device", "cuda:0", "-p", "x", "-n", "1"]);
+    assert!(status == 1 && err.contains("no absolute path"), "{err}");
+}
+
+#[test]
+fn devices_are_shown_with_their_paths_and_why() {
+    let Some(simulator) = simulated("devices=2") else { return };
+    drop(simulator);
+    let driver = Simulator::find().unwrap().display().to_string();
+    let (status, out, err) = command(&driver, "devices=2,memory=64MiB,corrupt-peer=0-1", &["devices", "--json"]);
+    assert_eq!((status, err.as_str()), (0, ""));
+    let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let names: Vec<_> = value["devices"].as_array().unwrap().iter().map(|d| d["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["CUDA0", "CUDA1", "CPU"]);
+    assert_eq!(value["devices"][0]["bytes"], 64 << 20);
+    let paths = value["paths"].as_array().unwrap();
+    assert_eq!(paths.len(), 2);
+    for path in paths {
+        assert_eq!(path["path"], "staged, pinned", "{path}");
+        assert!(path["why"].as_str().unwrap().contains("the direct path failed its test"), "{path}");
+        assert!(path["bytes_per_second"].as_f64().unwrap() > 0.0);
+    }
+    let (status, text, err) = command(&driver, "devices=2", &["devices", "--device", "cuda:1", "--device", "cuda:0"]);
+    assert_eq!((status, err.as_str()), (0, ""), "{text}");
+    assert!(text.contains("direct") && text.contains("tested") && text.contains("compute capability"), "{text}");
+}
