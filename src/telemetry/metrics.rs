@@ -8,13 +8,10 @@ use super::queue_log::LinkTotal;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use std::fmt::{self, Debug};
-use std::hash::Hash;
-use std::sync::atomic::AtomicU64;
+use std::fmt;
 
 /// What a model holds of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -100,7 +97,7 @@ pub struct Snapshot {
     pub time_per_token: Distribution,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Debug, EncodeLabelSet)]
 struct Held {
     device: String,
     pool: String,
@@ -108,31 +105,29 @@ struct Held {
     kind: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Debug, EncodeLabelSet)]
 struct Room {
     device: String,
     pool: String,
     state: &'static str,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Debug, EncodeLabelSet)]
 struct OfModel {
     device: String,
     model: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Debug, EncodeLabelSet)]
 struct Over {
     link: String,
     path: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+#[derive(Debug, EncodeLabelSet)]
 struct Kind {
     kind: String,
 }
-
-type Level = Gauge<u64, AtomicU64>;
 
 /// The media type of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -148,25 +143,42 @@ pub fn text(snapshot: &Snapshot) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// A family of metrics with values by labels.
-fn family<L, M>(values: impl IntoIterator<Item = (L, u64)>, set: fn(&M, u64)) -> Family<L, M>
-where
-    L: Clone + Hash + Eq + Debug,
-    M: Default + Clone,
-{
-    let family = Family::<L, M>::default();
-    for (labels, value) in values {
-        set(&family.get_or_create_owned(&labels), value);
+/// Values by labels, in the order in which they were given.
+#[derive(Debug)]
+struct Series<L> {
+    kind: MetricType,
+    values: Vec<(L, u64)>,
+}
+
+impl<L> Series<L> {
+    fn gauges(values: impl IntoIterator<Item = (L, u64)>) -> Self {
+        Self { kind: MetricType::Gauge, values: values.into_iter().collect() }
     }
-    family
+
+    fn counters(values: impl IntoIterator<Item = (L, u64)>) -> Self {
+        Self { kind: MetricType::Counter, values: values.into_iter().collect() }
+    }
 }
 
-fn level(gauge: &Level, value: u64) {
-    gauge.set(value);
-}
+impl<L: EncodeLabelSet> EncodeMetric for Series<L> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (labels, value) in &self.values {
+            let mut one = encoder.encode_family(labels)?;
+            match self.kind {
+                MetricType::Counter => one.encode_counter::<NoLabelSet, _, u64>(value, None)?,
+                _ => one.encode_gauge(value)?,
+            }
+        }
+        Ok(())
+    }
 
-fn total(counter: &Counter, value: u64) {
-    counter.inc_by(value);
+    fn metric_type(&self) -> MetricType {
+        self.kind
+    }
+
+    fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
 }
 
 fn memory(registry: &mut Registry, devices: &[DeviceBytes]) {
@@ -179,7 +191,7 @@ fn memory(registry: &mut Registry, devices: &[DeviceBytes]) {
         })
     });
     let help = "Memory that a model holds, by device, pool and kind";
-    registry.register_with_unit("memory", help, Unit::Bytes, family(held, level));
+    registry.register_with_unit("memory", help, Unit::Bytes, Series::gauges(held));
     let room = devices.iter().flat_map(|d| {
         let known = [("limit", d.limit), ("used", Some(d.used)), ("free", d.free)];
         known.into_iter().filter_map(|(state, bytes)| {
@@ -187,19 +199,19 @@ fn memory(registry: &mut Registry, devices: &[DeviceBytes]) {
             Some((Room { device, pool, state }, bytes?))
         })
     });
-    registry.register_with_unit("device", "Memory of a device: limit, used, free", Unit::Bytes, family(room, level));
+    registry.register_with_unit("device", "Memory of a device: limit, used, free", Unit::Bytes, Series::gauges(room));
     let bounds = devices.iter().flat_map(|d| {
         d.models.iter().map(|m| (OfModel { device: d.device.clone(), model: m.model.clone() }, m.compute_bound))
     });
     let help = "What the compute buffers of a model need at least";
-    registry.register_with_unit("compute_bound", help, Unit::Bytes, family(bounds, level));
+    registry.register_with_unit("compute_bound", help, Unit::Bytes, Series::gauges(bounds));
 }
 
 fn links(registry: &mut Registry, links: &[LinkTotal]) {
     let labels = |l: &LinkTotal| Over { link: l.link.to_string(), path: l.path.to_string() };
-    let copies = family(links.iter().map(|l| (labels(l), l.copies)), total);
+    let copies = Series::counters(links.iter().map(|l| (labels(l), l.copies)));
     registry.register("copies", "Copies, by link and path", copies);
-    let bytes = family(links.iter().map(|l| (labels(l), l.bytes)), total);
+    let bytes = Series::counters(links.iter().map(|l| (labels(l), l.bytes)));
     registry.register_with_unit("copied", "Bytes that were copied, by link and path", Unit::Bytes, bytes);
 }
 
@@ -210,21 +222,17 @@ fn work(registry: &mut Registry, snapshot: &Snapshot) {
         ("requests", "Requests that were taken", snapshot.requests),
     ];
     for (name, help, value) in counters {
-        let counter = Counter::<u64>::default();
-        total(&counter, value);
-        registry.register(name, help, counter);
+        registry.register(name, help, ConstCounter::new(value));
     }
     let gauges = [("queue", "Requests that wait", snapshot.queue), ("running", "Sequences that run", snapshot.running)];
     for (name, help, value) in gauges {
-        let gauge = Level::default();
-        level(&gauge, value);
-        registry.register(name, help, gauge);
+        registry.register(name, help, ConstGauge::new(value));
     }
     let kind = |kind: &str| Kind { kind: kind.to_owned() };
     let tokens = [(kind("prompt"), snapshot.prompt_tokens), (kind("generated"), snapshot.generated_tokens)];
-    registry.register("tokens", "Tokens of prompts, and generated ones", family(tokens, total));
+    registry.register("tokens", "Tokens of prompts, and generated ones", Series::counters(tokens));
     let failures = snapshot.failures.iter().map(|(k, n)| (kind(k), *n));
-    registry.register("failures", "Failures, by kind", family(failures, total));
+    registry.register("failures", "Failures, by kind", Series::counters(failures));
     let help = "From a request's arrival to its first token";
     registry.register_with_unit("time_to_first_token", help, Unit::Seconds, snapshot.time_to_first_token.clone());
     let help = "From a token to the next of its sequence";

@@ -98,6 +98,19 @@ fn a_scrape_says_what_the_snapshot_holds_to_the_byte() {
     }
 }
 
+#[test]
+fn equal_snapshots_give_equal_texts_with_series_in_the_order_of_the_snapshot() {
+    let once = text(&snapshot()).unwrap();
+    assert_eq!(once, text(&snapshot()).unwrap());
+    let links: Vec<&str> = once.lines().filter(|l| l.starts_with("loadmaster_copies_total")).collect();
+    let told: Vec<String> =
+        snapshot().links.iter().map(|l| format!("link=\"{}\",path=\"{}\"", l.link, l.path)).collect();
+    assert!(
+        links.iter().zip(&told).all(|(line, labels)| line.contains(labels)) && links.len() == told.len(),
+        "{links:?}"
+    );
+}
+
 /// Names of metrics, as queries call them.
 fn scraped_names() -> BTreeSet<String> {
     let bare = |series: &String| series.split('{').next().unwrap_or_default().to_owned();

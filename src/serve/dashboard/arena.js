@@ -123,7 +123,7 @@ function peakOf(arena) {
     el("h3", {}, `Peak: step ${at}`),
     el("p", { class: "quiet" }, datum(total, bytes(total), { "data-field": "peak", title: exactBytes(total) }), ` in ${count(alive.length)} tensors`),
     el("table", { class: "peak" }, el("tbody", {},
-      alive.slice(0, NAMED).map((t) => row(String(t.name), String(t.op), t.bytes, classOf(t.op)[0])),
+      alive.slice(0, NAMED).map((t) => row(String(t.name), t.op === "NONE" ? "" : String(t.op), t.bytes, classOf(t.op)[0])),
       rest.length > 0 && row(`${rest.length} more`, "", rest.reduce((n, t) => n + t.bytes, 0), "other"))),
   ];
 }
