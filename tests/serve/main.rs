@@ -7,4 +7,5 @@ mod ledger;
 mod limits;
 mod loads;
 mod refusals;
+mod shapes;
 mod support;

@@ -1,0 +1,58 @@
+//! More shapes of batches than the engine keeps graphs for, with gaps between sequences: each sequence gets its own logits.
+
+use loadmaster::engine::{Engine, Model, Settings};
+use loadmaster_models::kv::{Batch, BatchToken, Pos, SequenceId, SequenceSet};
+use loadmaster_models::tokenizer::TokenId;
+use loadmaster_sched::{DeviceSpec, Machine};
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+const SEQUENCES: usize = 7;
+
+fn engine() -> Engine {
+    let model = Arc::new(Model::embedded().unwrap());
+    let sim: DeviceSpec = "sim:64MiB".parse().unwrap();
+    let machine = Machine::from_specs(&[sim.clone(), sim]).unwrap();
+    let settings = Settings {
+        context: 64 * SEQUENCES as u32,
+        sequences: SEQUENCES as u32,
+        micro_batch: 16,
+        ..Settings::new(&model.params)
+    };
+    Engine::open(model, &machine, settings, NonZeroUsize::MIN, &mut |_, _| ()).unwrap()
+}
+
+fn step(engine: &mut Engine, sequences: &[usize]) -> BTreeMap<usize, Vec<f32>> {
+    let mut batch = Batch::new();
+    for &s in sequences {
+        let (id, token) = (SequenceId::new(s), TokenId::new(40 + s));
+        let (pos, sequences) = (engine.state().next(id), SequenceSet::from_iter([id]));
+        batch.push(BatchToken { token, pos, sequences, wants_logits: true });
+    }
+    let mut logits = BTreeMap::new();
+    engine.decode(&batch, |index, row| drop(logits.insert(sequences[index], row.to_vec()))).unwrap();
+    for &s in sequences {
+        let id = SequenceId::new(s);
+        let last = engine.state().next(id).0 - 1;
+        engine.state_mut().remove(id, &(Pos(last)..Pos(u32::MAX))).unwrap();
+    }
+    logits
+}
+
+#[test]
+fn every_set_of_sequences_gets_the_logits_of_each_alone() {
+    let mut engine = engine();
+    for s in 0..SEQUENCES {
+        let prompt: Vec<TokenId> = (0..3 + s).map(|i| TokenId::new(20 + 7 * s + i)).collect();
+        engine.decode(&Batch::of_sequence(SequenceId::new(s), Pos(0), &prompt), |_, _| ()).unwrap();
+    }
+    let alone: Vec<Vec<f32>> = (0..SEQUENCES).map(|s| step(&mut engine, &[s]).remove(&s).unwrap()).collect();
+    // In an order that goes from shape to shape: 28 shapes of runs, more than are kept.
+    for bits in (1u32..1 << SEQUENCES).map(|n| n.wrapping_mul(37) % (1 << SEQUENCES)).filter(|&b| b > 0) {
+        let set: Vec<usize> = (0..SEQUENCES).filter(|s| bits >> s & 1 == 1).collect();
+        for (s, logits) in step(&mut engine, &set) {
+            assert!(logits == alone[s], "sequence {s} of {set:?}");
+        }
+    }
+}
