@@ -27,8 +27,8 @@ const REST: Duration = Duration::from_millis(50);
 /// What a connection is waiting for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Waiting {
-    /// The head of a request, until then.
-    Head(Instant),
+    /// The head of a request.
+    Head,
     /// A request is being answered: the head came, and nothing was written yet.
     Answer,
     /// Something was written: the answer goes on, or the next head begins with the next byte.
@@ -37,15 +37,42 @@ enum Waiting {
 
 /// Shared by a connection and its requests.
 #[derive(Clone, Debug)]
-pub(super) struct Watch(Arc<Mutex<Waiting>>);
+pub(super) struct Watch {
+    /// What is waited for, and until when.
+    state: Arc<Mutex<(Waiting, Instant)>>,
+    head_time: Duration,
+    idle_time: Duration,
+}
+
+impl Watch {
+    fn new(head_time: Duration, idle_time: Duration) -> Self {
+        let state = Arc::new(Mutex::new((Waiting::Head, Instant::now() + head_time)));
+        Self { state, head_time, idle_time }
+    }
+
+    fn set(&self, waiting: Waiting) {
+        let time = if waiting == Waiting::Head { self.head_time } else { self.idle_time };
+        *self.state.lock() = (waiting, Instant::now() + time);
+    }
+
+    /// A byte came: it begins a head, unless one has begun or is being answered.
+    fn came(&self) {
+        let waiting = self.state.lock().0;
+        if waiting == Waiting::Either {
+            self.set(Waiting::Head);
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.state.lock().1
+    }
+}
 
 /// A connection that is closed when the head of a request does not come in time, or nothing happens for as long as a
 /// request may take.
 pub(super) struct Watched {
     stream: TcpStream,
     watch: Watch,
-    head_time: Duration,
-    idle_time: Duration,
     timer: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -53,24 +80,14 @@ pub(super) struct Watched {
 impl Watched {
     /// Errors if time is over; else the caller is woken then.
     fn check_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let deadline = match *self.watch.0.lock() {
-            Waiting::Head(deadline) => deadline,
-            Waiting::Answer | Waiting::Either => Instant::now() + self.idle_time,
-        };
-        if matches!(*self.watch.0.lock(), Waiting::Head(_)) || self.timer.deadline() < Instant::now() {
+        let deadline = self.watch.deadline();
+        if self.timer.deadline() != deadline {
             self.timer.as_mut().reset(deadline);
         }
         match self.timer.as_mut().poll(context) {
-            Poll::Ready(()) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the head of a request did not come in time"))
-            }
+            Poll::Ready(()) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came in time")),
             Poll::Pending => Ok(()),
         }
-    }
-
-    fn wrote(&mut self) {
-        *self.watch.0.lock() = Waiting::Either;
-        self.timer.as_mut().reset(Instant::now() + self.idle_time);
     }
 }
 
@@ -81,15 +98,11 @@ impl AsyncRead for Watched {
         let polled = Pin::new(&mut this.stream).poll_read(context, into);
         match polled {
             Poll::Ready(Ok(())) if into.filled().len() > before => {
-                let mut waiting = this.watch.0.lock();
-                match *waiting {
-                    Waiting::Either => *waiting = Waiting::Head(Instant::now() + this.head_time),
-                    Waiting::Head(deadline) if deadline <= Instant::now() => {
-                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-                    }
-                    _ => {}
+                this.watch.came();
+                match this.check_time(context) {
+                    Ok(()) => Poll::Ready(Ok(())),
+                    Err(error) => Poll::Ready(Err(error)),
                 }
-                Poll::Ready(Ok(()))
             }
             Poll::Pending => match this.check_time(context) {
                 Ok(()) => Poll::Pending,
@@ -105,7 +118,7 @@ impl AsyncWrite for Watched {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(1..)) = polled {
-            this.wrote();
+            this.watch.set(Waiting::Either);
         }
         polled
     }
@@ -117,7 +130,7 @@ impl AsyncWrite for Watched {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write_vectored(context, bytes);
         if let Poll::Ready(Ok(1..)) = polled {
-            this.wrote();
+            this.watch.set(Waiting::Either);
         }
         polled
     }
@@ -152,11 +165,9 @@ impl Listener for Door {
                 Ok((stream, address)) => {
                     // Tokens are small and wanted at once; a system that refuses is slower, not wrong.
                     let _ = stream.set_nodelay(true);
-                    let deadline = Instant::now() + self.head_time;
-                    let watch = Watch(Arc::new(Mutex::new(Waiting::Head(deadline))));
-                    let timer = Box::pin(tokio::time::sleep_until(deadline));
-                    let (head_time, idle_time) = (self.head_time, self.idle_time);
-                    return (Watched { stream, watch, head_time, idle_time, timer, _permit: permit }, address);
+                    let watch = Watch::new(self.head_time, self.idle_time);
+                    let timer = Box::pin(tokio::time::sleep_until(watch.deadline()));
+                    return (Watched { stream, watch, timer, _permit: permit }, address);
                 }
                 Err(_) => tokio::time::sleep(REST).await,
             }
@@ -177,7 +188,7 @@ impl Connected<IncomingStream<'_, Door>> for Watch {
 /// The head of a request is there: its connection need not hurry any more. (Its body has a time of its own.)
 pub(super) async fn note_request(State(_): State<Arc<ServiceState>>, request: Request, next: Next) -> Response {
     if let Some(ConnectInfo(watch)) = request.extensions().get::<ConnectInfo<Watch>>() {
-        *watch.0.lock() = Waiting::Answer;
+        watch.set(Waiting::Answer);
     }
     next.run(request).await
 }

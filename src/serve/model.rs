@@ -136,10 +136,11 @@ impl Entry {
     pub(super) fn set_thread(&self, thread: JoinHandle<()>) {
         *self.thread.lock() = Some(thread);
     }
-    /// Waits for its thread to end; what it held is free then.
+    /// Waits for its thread to end; what it held is free then. The lock is held meanwhile, so that whoever else waits does
+    /// so, too; the thread itself never takes it.
     pub(super) fn join(&self) {
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
+        let mut held = self.thread.lock();
+        if let Some(thread) = held.take() {
             // A thread that panicked has ended, too.
             let _ = thread.join();
         }

@@ -12,10 +12,18 @@ use super::state::{build, residual};
 use super::worker::{End, Outcome, Update, Worker};
 use crate::engine::Engine;
 use serde_json::json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Works until the model is told to end, or cannot be placed any more.
-pub(super) fn work(core: &Arc<Core>, entry: &Arc<Entry>, mut worker: Worker) {
+/// Works until the model is told to end, or cannot be placed any more. A panic ends the model and nothing else.
+pub(super) fn work(core: &Arc<Core>, entry: &Arc<Entry>, worker: Worker) {
+    if catch_unwind(AssertUnwindSafe(|| work_on(core, entry, worker))).is_err() {
+        let error = ApiError::internal("its thread panicked, which is our own fault; please report it");
+        give_up(core, entry, "its thread", &error);
+    }
+}
+
+fn work_on(core: &Arc<Core>, entry: &Arc<Entry>, mut worker: Worker) {
     loop {
         let Outcome::Lost { device } = worker.run() else { return };
         entry.set_phase(Phase::Replacing);

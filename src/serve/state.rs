@@ -233,9 +233,12 @@ impl ServiceState {
 
     /// Unloads a model. `end` says what becomes of its requests. Blocks until it is gone. Errors: 404.
     pub fn unload(&self, id: &str, end: End) -> Result<(), ApiError> {
-        let _admission = self.admission.lock();
         let entry = self.model(Some(id))?;
         entry.mailbox.close(end);
+        entry.set_phase(Phase::Unloading);
+        // Others may load meanwhile, beside what this one still holds.
+        entry.join();
+        let _admission = self.admission.lock();
         self.remove(&entry);
         self.core.events.tell(EventKind::Unload, json!({ "model": id }));
         self.core.note_history(format!("unload of {id}"));
@@ -252,8 +255,12 @@ impl ServiceState {
     fn forget(&self, entry: &Arc<Entry>) {
         entry.mailbox.close(End::Now);
         entry.join();
-        self.models.lock().remove(&entry.id);
-        self.core.ledger.lock().strike(&entry.id);
+        let mut models = self.models.lock();
+        // Another of the same id may have come since.
+        if models.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {
+            models.remove(&entry.id);
+            self.core.ledger.lock().strike(&entry.id);
+        }
     }
 
     /// Pins a model, or lets it go for others. Errors: 404.

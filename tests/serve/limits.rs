@@ -57,6 +57,18 @@ fn slow_heads_and_slow_bodies_are_cut_off_and_others_are_served() {
 }
 
 #[test]
+fn a_connection_that_asks_nothing_more_is_closed() {
+    let limits = Limits { request_seconds: 1, ..Limits::default() };
+    let state = service(Config { limits, ..config() });
+    let server = Server::start(&state);
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[test]
 fn bytes_that_are_no_http_are_refused() {
     let state = service(config());
     let server = Server::start(&state);
