@@ -124,4 +124,19 @@ mod tests {
         assert!(others.iter().all(|other| *other != name));
         assert_eq!(name, file_name(&source, &options, Some((12, 9))));
     }
+
+    #[test]
+    fn every_source_compiles_where_the_compiler_is_and_a_bad_one_gets_its_words() {
+        if let Err(why) = nvrtc::version() {
+            return println!("skipped: {why}");
+        }
+        use crate::cuda::launch::sources::{HEADERS, SOURCES};
+        for (name, text) in SOURCES {
+            let options = ["--gpu-architecture=compute_80".to_owned(), "--std=c++17".to_owned()];
+            let ptx = nvrtc::compile(name, text, HEADERS, &options).unwrap();
+            assert!(ptx.contains(".entry lm_") && ptx.contains(".target sm_80"), "{name}");
+        }
+        let why = nvrtc::compile("bad", "__global__ void f() { nonsense; }", &[], &[]).unwrap_err();
+        assert!(why.contains("nonsense"), "{why}");
+    }
 }
