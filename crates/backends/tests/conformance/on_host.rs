@@ -5,6 +5,7 @@ use crate::tensor::Host;
 use loadmaster_backends::cpu::{TensorMut, TensorRef};
 use loadmaster_backends::cuda::on_host::HostKernels;
 use loadmaster_graph::Op;
+use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,26 +63,49 @@ fn compile() -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// FNV-1a over all sources.
+/// FNV-1a over the compiler's name and all sources.
 fn fingerprint() -> u64 {
     let files: BTreeMap<PathBuf, Vec<u8>> =
         fs::read_dir(KERNELS).unwrap().flatten().map(|e| (e.path(), fs::read(e.path()).unwrap())).collect();
-    files.values().flatten().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+    let compiler = env::var("CXX").unwrap_or_default();
+    let bytes = compiler.as_bytes().iter().chain(files.values().flatten());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// A copy of a tensor's bytes, as aligned as a driver's allocation.
-fn aligned(t: &Host) -> Vec<u128> {
-    let mut words = vec![0u128; t.bytes.len().div_ceil(16) + 15];
-    let start = words.as_ptr().align_offset(256);
-    // SAFETY: the vector has room for the bytes behind any start below 256.
-    unsafe { words.as_mut_ptr().add(start).cast::<u8>().copy_from(t.bytes.as_ptr(), t.bytes.len()) };
-    words
+/// A copy of a tensor's bytes that ends where its layout ends, as aligned as a driver's allocation: an address sanitizer
+/// sees a kernel that goes further (`scripts/kernels-sanitize`).
+struct Tight {
+    at: *mut u8,
+    layout: Layout,
 }
 
-fn first(words: &mut [u128], t: &Host) -> *mut u8 {
-    let start = words.as_ptr().align_offset(256);
-    // SAFETY: inside the vector.
-    unsafe { words.as_mut_ptr().add(start).cast::<u8>().add(t.offset) }
+impl Tight {
+    fn new(t: &Host) -> Self {
+        let layout = Layout::from_size_align(used(t).max(1), 256).unwrap();
+        // SAFETY: the layout has a size, and the tensor that many bytes.
+        unsafe {
+            let at = alloc(layout);
+            assert!(!at.is_null());
+            at.copy_from(t.bytes.as_ptr(), used(t));
+            Self { at, layout }
+        }
+    }
+    fn first(&self, t: &Host) -> *mut u8 {
+        // Not followed for an empty tensor.
+        self.at.wrapping_add(t.offset)
+    }
+}
+
+impl Drop for Tight {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.at, self.layout) };
+    }
+}
+
+/// Bytes up to the end of a tensor's last element.
+fn used(t: &Host) -> usize {
+    if t.ne.contains(&0) { 0 } else { t.place(t.ne.map(|n| n - 1)) + t.dtype.block_size().get() as usize }
 }
 
 impl Runner for OnHost {
@@ -89,20 +113,19 @@ impl Runner for OnHost {
         format!("CUDA kernels on the host, as for sm_{}", self.arch)
     }
     fn run(&self, op: Op, params: &[u32], src: &[Option<Host>], dst: &mut Host) -> Result<(), String> {
-        let mut memory: Vec<Option<Vec<u128>>> = src.iter().map(|s| s.as_ref().map(aligned)).collect();
-        let mut out = aligned(dst);
-        let operand = |(t, words): (&Option<Host>, &mut Option<Vec<u128>>)| {
-            let (t, words) = (t.as_ref()?, words.as_mut()?);
-            Some(TensorRef { dtype: t.dtype, ne: t.ne, nb: t.nb, data: first(words, t) })
+        let memory: Vec<Option<Tight>> = src.iter().map(|s| s.as_ref().map(Tight::new)).collect();
+        let out = Tight::new(dst);
+        let operand = |(t, memory): (&Option<Host>, &Option<Tight>)| {
+            let (t, memory) = (t.as_ref()?, memory.as_ref()?);
+            Some(TensorRef { dtype: t.dtype, ne: t.ne, nb: t.nb, data: memory.first(t) })
         };
-        let sources: Vec<Option<TensorRef>> = src.iter().zip(&mut memory).map(operand).collect();
-        let data = first(&mut out, dst);
-        let result = TensorMut { dtype: dst.dtype, ne: dst.ne, nb: dst.nb, data };
+        let sources: Vec<Option<TensorRef>> = src.iter().zip(&memory).map(operand).collect();
+        let result = TensorMut { dtype: dst.dtype, ne: dst.ne, nb: dst.nb, data: out.first(dst) };
         // SAFETY: the tensors are valid for their layouts and apart from each other.
         unsafe {
             let launched = self.kernels.compute(op, params, &sources, result, self.arch)?;
             self.launched.lock().unwrap().extend(launched);
-            dst.bytes.as_mut_ptr().copy_from(data.sub(dst.offset), dst.bytes.len());
+            dst.bytes.as_mut_ptr().copy_from(out.at, used(dst));
         }
         Ok(())
     }
