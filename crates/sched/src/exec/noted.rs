@@ -75,12 +75,12 @@ impl Notes {
             return Telling(None);
         }
         let Some(note) = &self.steps[step] else { return Telling(None) };
-        Telling(Some(Box::new(Open {
+        Telling(Some(Arc::new(Open {
             note: Arc::clone(note),
             queue: self.queues[queue.index()].clone(),
             parent: Span::current(),
             listener: dispatcher::get_default(Dispatch::clone),
-            slot: Arc::default(),
+            slot: Mutex::default(),
         })))
     }
 
@@ -159,16 +159,16 @@ impl Teller<'_, '_> {
 
 /// A step that is being told of, or none.
 #[must_use]
-pub(super) struct Telling(Option<Box<Open>>);
+pub(super) struct Telling(Option<Arc<Open>>);
 
-#[derive(Clone)]
+/// Shared by the calls of a step.
 struct Open {
     note: Arc<Note>,
     queue: (Arc<str>, &'static str),
     parent: Span,
     listener: Dispatch,
     /// The span that is open in the queue. Taken by the next call in it.
-    slot: Arc<Mutex<Option<Span>>>,
+    slot: Mutex<Option<Span>>,
 }
 
 impl Open {
@@ -191,13 +191,13 @@ impl Open {
 impl Telling {
     /// The waits come next in the stream.
     pub(super) fn waits(&self, stream: &Arc<dyn Stream>, waits: usize) -> Result<(), DeviceError> {
-        let Some(open) = self.0.as_deref().filter(|_| waits > 0).cloned() else { return Ok(()) };
+        let Some(open) = self.0.clone().filter(|_| waits > 0) else { return Ok(()) };
         stream.call(Box::new(move || open.next(|o| Some(o.sync(waits as u64)))))
     }
 
     /// The work comes next in the stream.
     pub(super) fn works(&self, stream: &Arc<dyn Stream>) -> Result<(), DeviceError> {
-        let Some(open) = self.0.as_deref().cloned() else { return Ok(()) };
+        let Some(open) = self.0.clone() else { return Ok(()) };
         stream.call(Box::new(move || open.next(|o| Some(o.note.span(&o.queue, &o.parent)))))
     }
 
