@@ -56,3 +56,19 @@ fn every_set_of_sequences_gets_the_logits_of_each_alone() {
         }
     }
 }
+
+/// A short sequence sees more cells beside a long one than alone; what it does not hold is masked.
+#[test]
+fn a_short_sequence_gets_its_own_logits_beside_a_long_one() {
+    let model = Arc::new(Model::embedded().unwrap());
+    let sim: DeviceSpec = "sim:64MiB".parse().unwrap();
+    let machine = Machine::from_specs(&[sim.clone(), sim]).unwrap();
+    let settings = Settings { context: 2048, sequences: 2, micro_batch: 64, ..Settings::new(&model.params) };
+    let mut engine = Engine::open(model, &machine, settings, NonZeroUsize::MIN, &mut |_, _| ()).unwrap();
+    let prompt = |n: usize| (0..n).map(|i| TokenId::new(20 + i * 7 % 200)).collect::<Vec<_>>();
+    engine.decode(&Batch::of_sequence(SequenceId::new(1), Pos(0), &prompt(5)), |_, _| ()).unwrap();
+    let alone = step(&mut engine, &[1]).remove(&1).unwrap();
+    engine.decode(&Batch::of_sequence(SequenceId::new(0), Pos(0), &prompt(700)), |_, _| ()).unwrap();
+    assert!(step(&mut engine, &[1]).remove(&1).unwrap() == alone, "alone, after the other came");
+    assert!(step(&mut engine, &[0, 1]).remove(&1).unwrap() == alone, "together");
+}
