@@ -61,10 +61,12 @@ fn the_embedded_model_goes_on_as_recorded() {
 fn smollm2_goes_on_as_recorded() {
     let Some(model) = fetched("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     check(&model, "smollm2", &[&["cpu"], &["sim:512MiB", "sim:512MiB"]]);
+    check(&model, "smollm2-more", &[&["cpu"]]);
 }
 
 #[test]
 fn gemma3_goes_on_as_recorded() {
     let Some(model) = fetched("gemma3", "gemma-3-270m-q4_k_m.gguf") else { return };
     check(&model, "gemma3", &[&["cpu"], &["sim:1GiB", "sim:1GiB"]]);
+    check(&model, "gemma3-more", &[&["cpu"]]);
 }
