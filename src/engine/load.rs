@@ -11,6 +11,7 @@ use loadmaster_graph::{BufferId, BufferTypeId, Bytes, DeviceId, IdVec, TensorId}
 use loadmaster_models::families::{CachePart, ModelGraph, WeightUse};
 use loadmaster_models::gguf::WeightId;
 use loadmaster_models::hparams::LayerId;
+use loadmaster_models::kv::{StreamCopy, StreamId};
 use loadmaster_sched::exec::{Runtime, noted};
 use loadmaster_sched::{Residency, ResidentBuffer, Usage};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,8 @@ pub struct Loaded {
     kinds: IdVec<BufferId, ResidentBuffer>,
     weights: BTreeMap<(WeightId, BufferTypeId), Place>,
     caches: BTreeMap<(LayerId, CachePart), Place>,
+    /// The bytes of every cache tensor, with the device that keeps them.
+    cache_regions: Vec<(DeviceId, Region)>,
 }
 
 /// A graph's tensors in memory.
@@ -44,7 +47,9 @@ pub struct GraphMemory {
 }
 
 impl Loaded {
-    /// Takes memory for the weights and caches of a graph, brings the weights there, and clears the caches.
+    /// Takes memory for the weights and caches of a graph, brings the weights there, and clears the caches: every byte
+    /// of a cache is zero until it is written, on every device. (Plain attention multiplies cells that nobody wrote by
+    /// a weight of zero, which is zero only if they hold numbers.)
     ///
     /// Errors: a device without room, or one that fails. Nothing stays taken.
     pub fn new(
@@ -67,6 +72,30 @@ impl Loaded {
     #[must_use]
     pub fn buffers(&self) -> &IdVec<BufferId, Arc<dyn Buffer>> {
         &self.buffers
+    }
+
+    /// Copies what a stream of the caches holds to another one; a cache has `streams` of the same size. Nothing may run.
+    ///
+    /// Errors: a device that fails.
+    pub fn copy_stream(&self, runtime: &Runtime, copy: StreamCopy, streams: u32) -> Result<(), EngineError> {
+        let mut bytes = vec![0; PIECE];
+        for (device, region) in &self.cache_regions {
+            let device = runtime.device(*device);
+            let size = region.len.get() / u64::from(streams.max(1));
+            let part = |stream: StreamId, at: u64, len: u64| {
+                let start = (stream.index() as u64).saturating_mul(size).saturating_add(at);
+                region.part(Bytes(start), Bytes(len))
+            };
+            for at in (0..size).step_by(PIECE) {
+                let len = (size - at).min(PIECE as u64);
+                let (Some(from), Some(to)) = (part(copy.from, at, len), part(copy.to, at, len)) else { continue };
+                let piece = &mut bytes[..len as usize];
+                let moved = device.download(&from, piece).and_then(|()| device.upload(&to, piece));
+                let what = || "a sequence of the KV cache".into();
+                moved.map_err(|error| EngineError::Upload { weight: what(), error: Box::new(error) })?;
+            }
+        }
+        Ok(())
     }
 
     /// Where the tensors of a graph of the model are. Errors: one that was not loaded.
@@ -178,10 +207,12 @@ impl Loader<'_> {
             for cache in self.graph.caches.iter().filter(|c| tensors.contains(&c.tensor)) {
                 if let Some(&place) = places.get(&cache.tensor) {
                     self.loaded.caches.insert((cache.layer, cache.part), place);
+                    let (buffer, offset) = (Arc::clone(&self.loaded.buffers[place.0]), place.1);
+                    let len = self.graph.graph.tensor(cache.tensor).nbytes();
+                    self.loaded.cache_regions.push((device, Region { buffer, offset, len }));
                 }
             }
             let taken: Vec<_> = self.loaded.buffers.values().skip(first).cloned().collect();
-            // Cells that nobody wrote are masked, but what is in them must be numbers.
             taken.into_iter().try_for_each(|buffer| self.clear(device, buffer))?;
         }
         Ok(())
@@ -283,5 +314,37 @@ impl Loader<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::engine::{Model, Settings};
+    use loadmaster_sched::Machine;
+    use std::num::NonZeroUsize;
+
+    /// Fresh memory of virtual GPUs is poison, so that what is zero was cleared.
+    #[test]
+    fn every_byte_of_a_fresh_cache_is_zero_on_every_device() {
+        let model = Model::embedded().unwrap();
+        let machine = Machine::from_specs(&["sim:64MiB,chunk=1MiB".parse().unwrap(), "sim:64MiB".parse().unwrap()]);
+        let machine = machine.unwrap();
+        let layers = crate::placement::GpuLayers::Count(3);
+        let settings = Settings { context: 2048, gpu_layers: layers, sequences: 2, ..Settings::new(&model.params) };
+        let devices = loadmaster_sched::exec::open(&machine, NonZeroUsize::MIN).unwrap();
+        let runtime = Runtime::new(machine.clone(), devices).unwrap();
+        let placed = Placed::new(&model, &machine, &settings).unwrap();
+        let graph = placed.graph(loadmaster_models::families::BatchShape::largest(&placed.layout, 1)).unwrap();
+        let loaded = Loaded::new(&placed, &graph, &runtime, &mut |_, _| {}).unwrap();
+        let mut seen = BTreeSet::new();
+        for (device, region) in &loaded.cache_regions {
+            let mut bytes = vec![1; region.len.get() as usize];
+            runtime.device(*device).download(region, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|&b| b == 0), "{device}");
+            seen.insert(*device);
+        }
+        assert_eq!(seen.len(), 3, "{seen:?}");
     }
 }

@@ -9,7 +9,7 @@ use super::settings::Settings;
 use loadmaster_backends::{Device, DeviceStats};
 use loadmaster_graph::{Bytes, DeviceId, IdVec, TensorId};
 use loadmaster_models::families::{BatchShape, InputKind, ModelGraph};
-use loadmaster_models::kv::KvState;
+use loadmaster_models::kv::{KvState, Pos, SequenceId};
 use loadmaster_sched::Machine;
 use loadmaster_sched::exec::{Executable, PathTable, PlanId, Resident, Runtime, Session, SessionOptions, SessionStats};
 use std::num::NonZeroUsize;
@@ -141,6 +141,22 @@ impl Engine {
     /// The caches, to forget and share parts of sequences.
     pub fn state_mut(&mut self) -> &mut KvState {
         &mut self.state
+    }
+    /// Makes a sequence hold what another one holds; what it held is forgotten. With cells of their own the bytes are
+    /// copied, else shared.
+    ///
+    /// Errors: a sequence that there is not, a device that fails: the target is empty then.
+    pub fn copy_sequence(&mut self, from: SequenceId, to: SequenceId) -> Result<(), EngineError> {
+        let all = Pos(0)..Pos(u32::MAX);
+        if from != to {
+            self.state.remove(to, &all)?;
+        }
+        let Some(copy) = self.state.copy(from, to, &all)? else { return Ok(()) };
+        let copied = self.loaded.copy_stream(self.session.runtime(), copy, self.prepared.layout.streams);
+        if copied.is_err() {
+            self.state.remove(to, &all)?;
+        }
+        copied
     }
     /// The devices at work.
     #[must_use]

@@ -4,7 +4,7 @@ use super::{Choices, ChoicesError};
 use crate::engine::{GraphSummary, Model, Peak, Prepared, Settings};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::Bytes;
-use loadmaster_sched::Machine;
+use loadmaster_sched::{DeviceSpec, Driver, Machine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -308,6 +308,36 @@ impl SavedPlan {
     pub fn settings(&self, model: &Model, machine: &Machine, placer: Placer) -> Result<Settings, SavedError> {
         self.check(model, machine)?;
         Ok(self.choices.settings(&model.params, machine, placer)?)
+    }
+
+    /// The devices of the machine that it is for; `None`: a driver that is not known.
+    #[must_use]
+    pub fn device_specs(&self) -> Option<Vec<DeviceSpec>> {
+        let driver = |text: &str| match text.split_once(':') {
+            None if text == "host" => Some(Driver::Host),
+            None if text == "sim" => Some(Driver::Sim),
+            Some(("cuda", n)) => n.parse().ok().map(|ordinal| Driver::Cuda { ordinal }),
+            _ => None,
+        };
+        let spec = |d: &MachineDevice| {
+            let (driver, memory) = (driver(&d.driver)?, d.memory.map(Bytes));
+            Some(DeviceSpec { driver, name: Some(d.name.clone()), memory, chunk: None, align: None })
+        };
+        self.machine.iter().map(spec).collect()
+    }
+
+    /// Errors: a device takes other bytes than the plan says, so that its memory has other rules.
+    pub fn check_prepared(&self, machine: &Machine, prepared: &Prepared) -> Result<(), SavedError> {
+        let bytes = |need: [u64; 3]| need.map(|b| Bytes(b).to_string()).join(" + ");
+        for ((id, need), planned) in prepared.devices.iter().zip(&self.devices) {
+            let found = [need.weights, need.cache, need.compute].map(Bytes::get);
+            let planned = [planned.weights, planned.kv, planned.compute];
+            if found != planned {
+                let what = format!("what {} takes (weights, KV cache, compute)", machine.device(id).name);
+                return Err(SavedError::OtherMachine { what, planned: bytes(planned), found: bytes(found) });
+            }
+        }
+        Ok(())
     }
 
     /// Errors: the model or the machine is another than the plan's.

@@ -4,9 +4,13 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod endings;
 mod faults;
 mod logits;
 mod options;
+#[path = "../support/random_models.rs"]
+mod random_models;
+mod sequences;
 mod sizes;
 mod support;
 mod texts;

@@ -176,3 +176,91 @@ fn a_device_that_is_too_small_is_status_1_and_says_what_would_help() {
         assert!(err.contains(part), "{part}: {err}");
     }
 }
+
+/// A plan of the embedded model over two virtual GPUs, changed as text.
+fn saved_plan(change: impl FnOnce(String) -> String) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("plan.json");
+    let alice = super::support::root().join("assets/alice-Q8_0.gguf");
+    let plan = Command::cargo_bin("loadmaster")
+        .expect("it is built")
+        .arg("plan")
+        .arg(alice)
+        .arg("-o")
+        .arg(&path)
+        .args(["--device", "sim:64MiB", "--device", "sim:64MiB", "--ctx", "512", "--ubatch", "32", "--copies", "2"])
+        .args(["--tensor-split", "1,2"])
+        .output()
+        .expect("it starts");
+    assert!(plan.status.success(), "{}", String::from_utf8_lossy(&plan.stderr));
+    let text = std::fs::read_to_string(&path).expect("it was written");
+    std::fs::write(&path, change(text)).expect("it can be written");
+    let path = path.display().to_string();
+    (dir, path)
+}
+
+#[test]
+fn a_saved_plan_is_carried_out_to_the_byte() {
+    let (_dir, path) = saved_plan(|plan| plan);
+    let plan: Value = serde_json::from_str(&std::fs::read_to_string(&path).expect("it is there")).expect("JSON");
+    for machine in [&[][..], &["--device", "sim:64MiB", "--device", "sim:64MiB"]] {
+        let ran = json(&[&["--plan", &path, "-n", "6"], machine].concat());
+        for (ran, planned) in
+            ran["devices"].as_array().expect("a list").iter().zip(plan["devices"].as_array().expect("a list"))
+        {
+            for key in ["name", "weights", "kv", "compute"] {
+                assert_eq!(ran[key], planned[key], "{key}");
+            }
+        }
+        assert_eq!(ran["splits"], plan["splits"]);
+        assert_eq!(ran["tokens"].as_array().expect("a list").len(), 6);
+    }
+}
+
+#[test]
+fn a_plan_for_something_else_is_refused_with_the_reason_and_status_1() {
+    let (_dir, path) = saved_plan(|plan| plan);
+    let tiny = model("tiny-llama-F16.gguf");
+    let (_other, changed) = saved_plan(|plan| {
+        let mut plan: Value = serde_json::from_str(&plan).expect("JSON");
+        plan["devices"][0]["compute"] = 1.into();
+        plan.to_string()
+    });
+    let cases: [(&[&str], &str); 4] = [
+        (&["--plan", &path, &tiny, "--tokens", "1"], "another model"),
+        (&["--plan", &path, "--device", "sim:64MiB"], "another machine: the number of devices is 3"),
+        (&["--plan", &path, "--device", "sim:64MiB", "--device", "sim:65MiB"], "another machine: device 1"),
+        (&["--plan", &changed], "what SIM0 takes"),
+    ];
+    for (args, part) in cases {
+        let (status, out, err) = run(args);
+        assert_eq!((status, out.as_str()), (1, ""), "{args:?}: {err}");
+        assert!(err.contains(part), "{args:?}: {err}");
+    }
+    let (status, _, err) = run(&["--plan", &path, "--ctx", "64"]);
+    assert_eq!(status, 2, "{err}");
+    assert_eq!(run(&["--plan", "/dev/null"]).0, 2);
+}
+
+#[test]
+fn nothing_timed_is_said_where_nothing_was_computed_and_the_end_is_explained() {
+    let (status, out, _) = run(&["-n", "1"]);
+    assert_eq!(status, 0);
+    assert!(out.contains("generated 1 tokens (stopped after 1 token (-n))"), "{out}");
+    assert!(!out.contains(" 0.0 tokens/s"), "{out}");
+    assert!(json(&["-n", "1"])["timings"]["decode_tokens_per_s"].is_null());
+    assert!(run(&["-n", "1000", "--ctx", "256"]).1.contains("(the context is full (--ctx))"));
+}
+
+#[test]
+fn an_answer_has_the_tokens_of_its_conversation() {
+    let smollm2 = "SmolLM2-135M-Instruct.Q4_1.gguf";
+    if super::support::fetched("smollm2", smollm2).is_none() {
+        return;
+    }
+    let path = super::support::root().join("models").join(smollm2).display().to_string();
+    let value = json(&[&path, "--chat", "-p", "Hi", "-n", "2", "--ctx", "128"]);
+    let prompt = value["prompt_tokens"].as_array().expect("a list");
+    assert!(prompt.len() > 5, "{value}");
+    assert_eq!(&value["sequences"][0]["prompt_tokens"], &value["prompt_tokens"]);
+}

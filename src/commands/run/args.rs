@@ -1,8 +1,9 @@
 //! The options, and what they mean.
 
 use crate::commands::input::{MachineArgs, PolicyArg};
-use crate::engine::{EngineError, Settings};
+use crate::engine::{EngineError, Model, Settings};
 use crate::placement::{CacheHome, GpuLayers, Override};
+use crate::plan::saved::{SavedError, SavedPlan};
 use clap::ValueEnum;
 use loadmaster_graph::{Bytes, DType};
 use loadmaster_models::families::Attention;
@@ -39,6 +40,12 @@ pub struct Args {
     #[allow(missing_docs)]
     #[command(flatten)]
     pub devices: MachineArgs,
+    /// Run as a plan says that `loadmaster plan -o FILE` saved; refused if the model or the machine is another
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "n_gpu_layers", "tensor_split", "override_tensor", "ctx", "batch", "ubatch", "parallel", "flash_attn",
+        "kv_type", "no_kv_offload", "copies",
+    ])]
+    pub plan: Option<PathBuf>,
     /// Layers on GPUs, counted from the last; the output counts as one [default: all]
     #[arg(long, visible_alias = "ngl", value_name = "N")]
     pub n_gpu_layers: Option<u32>,
@@ -122,18 +129,35 @@ fn cache_type(name: &str) -> Result<DType, String> {
 }
 
 impl Args {
-    /// The machine: what was asked for, else two virtual GPUs for the embedded model and the CPU alone for others.
-    pub fn machine(&self) -> anyhow::Result<Machine> {
+    /// The plan, if one is given. Errors: an unreadable file, one that is no plan.
+    pub fn saved_plan(&self) -> Result<Option<SavedPlan>, SavedError> {
+        self.plan.as_deref().map(SavedPlan::read).transpose()
+    }
+
+    /// The machine: what was asked for, else the plan's, else two virtual GPUs for the embedded model and the CPU alone
+    /// for others.
+    pub fn machine(&self, plan: Option<&SavedPlan>) -> anyhow::Result<Machine> {
         if let Some(machine) = self.devices.machine()? {
             return Ok(machine);
+        }
+        if let Some(specs) = plan.and_then(SavedPlan::device_specs) {
+            return Ok(Machine::from_specs(&specs)?);
         }
         let sim = DeviceSpec { driver: Driver::Sim, name: None, memory: Some(DEFAULT_SIM), chunk: None, align: None };
         let gpus = if self.model.is_none() { vec![sim.clone(), sim] } else { Vec::new() };
         Ok(Machine::from_specs(&gpus)?)
     }
 
-    /// How the model is placed and run.
-    pub fn settings(&self, params: &HParams, machine: &Machine) -> anyhow::Result<Settings> {
+    /// How the model is placed and run: as the plan says, or else by the options. Errors: a plan for another model or
+    /// machine, options that make no sense.
+    pub fn settings(&self, model: &Model, machine: &Machine, plan: Option<&SavedPlan>) -> anyhow::Result<Settings> {
+        match plan {
+            Some(plan) => Ok(plan.settings(model, machine, self.policy.placer())?),
+            None => self.chosen_settings(&model.params, machine),
+        }
+    }
+
+    fn chosen_settings(&self, params: &HParams, machine: &Machine) -> anyhow::Result<Settings> {
         let usual = Settings::new(params);
         let overrides = self.override_tensor.iter().map(|text| Override::parse(text, machine));
         let settings = Settings {

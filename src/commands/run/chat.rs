@@ -1,7 +1,7 @@
 //! `--chat`: a conversation, line by line.
 
 use super::args::Args;
-use super::generate::{self, Generated, Job, Sink, Voice};
+use super::generate::{self, End, Generated, Job, Sink, Voice};
 use crate::engine::{Engine, EngineError};
 use loadmaster_models::chat::{ChatTemplate, Message, Next, Role};
 use loadmaster_models::kv::{Pos, SequenceId};
@@ -37,7 +37,11 @@ pub fn converse(engine: &mut Engine, job: &Job, args: &Args, sink: &mut Sink<'_>
         if asks {
             sink.say("> ")?;
         }
-        let Some(line) = lines.next().transpose()? else { return Ok(done) };
+        let line = sink.interrupt().while_idle(|| lines.next()).transpose()?;
+        let Some(line) = line.filter(|_| !sink.interrupt().came()) else {
+            done.end = if sink.interrupt().came() { End::Interrupted } else { done.end };
+            return Ok(done);
+        };
         if !line.trim().is_empty() {
             talk.answer(&line, engine, job, &mut done, sink)?;
         }
@@ -71,7 +75,7 @@ impl Talk<'_> {
         generate::continue_all(engine, &mut voices, job.count, done, sink, true)?;
         sink.say("\n")?;
         let [voice] = voices;
-        let said = voice.finish();
+        let said = voice.finish(&tokens);
         let held = engine.state().next(sequence).0 as usize;
         self.cached = tokens.iter().chain(&said.tokens).copied().take(held).collect();
         self.messages.push(Message::new(Role::Assistant, said.text.trim()));

@@ -1,6 +1,7 @@
 //! The loop: feed, choose, say.
 
 use super::args::Args;
+use super::interrupt::Interrupt;
 use super::logits::LogitsLog;
 use crate::commands::print;
 use crate::engine::{Engine, EngineError, Model, Settings};
@@ -76,6 +77,8 @@ fn prompt(args: &Args, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Vec<Toke
 /// A sequence's continuation.
 #[derive(Debug, Default, Clone)]
 pub struct Continuation {
+    /// What it continues: the prompt, or with `--chat` the conversation up to the answer.
+    pub prompt: Vec<TokenId>,
     /// The tokens, the one that ended it among them.
     pub tokens: Vec<TokenId>,
     /// The text, as far as there is a tokenizer.
@@ -92,15 +95,29 @@ pub enum End {
     Model,
     /// The context is full.
     Context,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 impl End {
-    /// A word for reports.
+    /// What people are told after `tokens` tokens.
+    pub fn sentence(self, tokens: usize) -> String {
+        let plural = if tokens == 1 { "" } else { "s" };
+        match self {
+            Self::Count => format!("stopped after {tokens} token{plural} (-n)"),
+            Self::Model => "the model ended it".to_owned(),
+            Self::Context => "the context is full (--ctx)".to_owned(),
+            Self::Interrupted => "interrupted".to_owned(),
+        }
+    }
+
+    /// A word for programs.
     pub fn word(self) -> &'static str {
         match self {
             Self::Count => "count",
             Self::Model => "end of text",
             Self::Context => "context full",
+            Self::Interrupted => "interrupted",
         }
     }
 }
@@ -127,12 +144,23 @@ pub struct Sink<'a> {
     tokenizer: Option<&'a Tokenizer>,
     log: Option<&'a mut LogitsLog>,
     silent: bool,
+    interrupt: &'a Interrupt,
 }
 
 impl<'a> Sink<'a> {
     /// A sink; a silent one prints no text.
-    pub fn new(silent: bool, tokenizer: Option<&'a Tokenizer>, log: Option<&'a mut LogitsLog>) -> Self {
-        Self { tokenizer, log, silent }
+    pub fn new(
+        silent: bool,
+        tokenizer: Option<&'a Tokenizer>,
+        log: Option<&'a mut LogitsLog>,
+        interrupt: &'a Interrupt,
+    ) -> Self {
+        Self { tokenizer, log, silent, interrupt }
+    }
+
+    /// Whether somebody wants an end.
+    pub fn interrupt(&self) -> &'a Interrupt {
+        self.interrupt
     }
 
     /// The tokenizer.
@@ -189,7 +217,8 @@ impl Voice {
     }
 
     /// What was said.
-    pub fn finish(mut self) -> Continuation {
+    pub fn finish(mut self, prompt: &[TokenId]) -> Continuation {
+        self.said.prompt = prompt.to_vec();
         self.said.text.push_str(&self.stream.finish());
         self.said
     }
@@ -203,6 +232,10 @@ pub fn generate(engine: &mut Engine, job: &Job, sink: &mut Sink<'_>) -> anyhow::
     let mut done = Generated::default();
     feed(engine, &mut voices, &job.prompt, &mut done, sink)?;
     for &token in &job.force {
+        if sink.interrupt().came() {
+            done.end = End::Interrupted;
+            break;
+        }
         let start = Instant::now();
         voices.iter_mut().for_each(|v| v.sampler.accept(token));
         let fed: Vec<_> = voices.iter().map(|v| (v.id, token)).collect();
@@ -212,7 +245,7 @@ pub fn generate(engine: &mut Engine, job: &Job, sink: &mut Sink<'_>) -> anyhow::
     }
     let streams = voices.len() == 1;
     continue_all(engine, &mut voices, job.count, &mut done, sink, streams)?;
-    done.sequences = voices.into_iter().map(Voice::finish).collect();
+    done.sequences = voices.into_iter().map(|voice| voice.finish(&job.prompt)).collect();
     if !streams {
         for (i, said) in done.sequences.iter().enumerate() {
             sink.say(&format!("[{i}] {}\n", said.text))?;
@@ -233,6 +266,10 @@ pub fn feed(
     let each = (engine.settings().batch as usize / voices.len().max(1)).max(1);
     let last = tokens.len().div_ceil(each).saturating_sub(1);
     for (i, piece) in tokens.chunks(each).enumerate() {
+        if sink.interrupt().came() {
+            done.end = End::Interrupted;
+            return Ok(());
+        }
         let mut batch = Batch::new();
         if tokens.len() > 1 {
             batch.set_piece(PromptPiece { before: (i * each) as u32, all: tokens.len() as u32 });
@@ -297,6 +334,10 @@ pub fn continue_all(
 ) -> anyhow::Result<()> {
     let room = engine.settings().context / engine.settings().sequences.max(1);
     for i in 0..count {
+        if sink.interrupt().came() {
+            done.end = End::Interrupted;
+            break;
+        }
         let start = Instant::now();
         let mut fed = Vec::new();
         for voice in voices.iter_mut().filter(|v| v.live) {

@@ -1,6 +1,6 @@
 //! The placement table, the summary, and the JSON object.
 
-use super::generate::{Generated, Job};
+use super::generate::Generated;
 use crate::commands::table::{Column, Table};
 use crate::engine::Engine;
 use loadmaster_backends::DeviceStats;
@@ -71,8 +71,14 @@ fn layer_ranges(layers: &[u32], output: u32) -> String {
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
-fn rate(count: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
+/// Tokens a second; `None` where nothing was computed.
+fn rate(count: usize, time: Duration) -> Option<f64> {
+    (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
+}
+
+/// The rate for people, after a comma.
+fn told(rate: Option<f64>) -> String {
+    rate.map_or(String::new(), |rate| format!(", {rate:.1} tokens/s"))
 }
 
 /// Speed, splits, copies, bytes moved.
@@ -81,14 +87,14 @@ pub fn summary(engine: &Engine, generated: &Generated, loaded: Duration, moved: 
     let (full, one) = (&prepared.full, &prepared.one);
     let tokens: usize = generated.sequences.iter().map(|s| s.tokens.len()).sum();
     format!(
-        "\n\nloaded in {:.2} s; prompt {} tokens, {:.1} tokens/s; generated {tokens} tokens, {:.1} tokens/s ({})\n\
+        "\n\nloaded in {:.2} s; prompt {} tokens{}; generated {tokens} tokens{} ({})\n\
          a token: {} splits, {} copies ({}); a micro-batch of {}: {} splits, {} copies ({})\n\
          moved {} in {} copies\n",
         loaded.as_secs_f64(),
         generated.prompt_tokens,
-        rate(generated.prompt_tokens, generated.prompt_time),
-        rate(generated.steps, generated.step_time),
-        generated.end.word(),
+        told(rate(generated.prompt_tokens, generated.prompt_time)),
+        told(rate(generated.steps, generated.step_time)),
+        generated.end.sentence(generated.sequences.first().map_or(0, |s| s.tokens.len())),
         one.splits,
         one.copies,
         one.copied,
@@ -102,13 +108,7 @@ pub fn summary(engine: &Engine, generated: &Generated, loaded: Duration, moved: 
 }
 
 /// All of it for programs.
-pub fn json(
-    engine: &Engine,
-    job: &Job,
-    generated: &Generated,
-    loaded: Duration,
-    moved: &Moved,
-) -> anyhow::Result<String> {
+pub fn json(engine: &Engine, generated: &Generated, loaded: Duration, moved: &Moved) -> anyhow::Result<String> {
     let prepared = engine.prepared();
     let ids = |tokens: &[loadmaster_models::tokenizer::TokenId]| tokens.iter().map(|t| t.index()).collect::<Vec<_>>();
     let devices: Vec<_> = prepared
@@ -130,12 +130,15 @@ pub fn json(
             "tokens": g.tokens, "nodes": g.nodes, "splits": g.splits, "copies": g.copies, "copied_bytes": g.copied.get(),
         })
     };
-    let sequences: Vec<_> =
-        generated.sequences.iter().map(|s| json!({ "tokens": ids(&s.tokens), "text": s.text })).collect();
+    let sequences: Vec<_> = generated
+        .sequences
+        .iter()
+        .map(|s| json!({ "prompt_tokens": ids(&s.prompt), "tokens": ids(&s.tokens), "text": s.text }))
+        .collect();
     let first = generated.sequences.first();
     let object = json!({
         "model": engine.model().name,
-        "prompt_tokens": ids(&job.prompt),
+        "prompt_tokens": first.map(|s| ids(&s.prompt)).unwrap_or_default(),
         "tokens": first.map(|s| ids(&s.tokens)).unwrap_or_default(),
         "text": first.map(|s| s.text.as_str()).unwrap_or_default(),
         "sequences": sequences,
