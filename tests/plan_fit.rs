@@ -1,13 +1,13 @@
 //! The search for the best placement: known cases with their numbers, and brute force on everything small.
 
-use loadmaster::plan::fit::core::{Goal, Item, Problem, Solution, Stage, WhyEmpty, solve, why_empty};
-use loadmaster::plan::fit::pipeline::{ExpertCosts, best_depth};
+use loadmaster::plan::fit::core::{Goal, Item, Problem, Solution, Span, Stage, WhyEmpty, solve, why_empty};
+use loadmaster::plan::fit::pipeline::{ExpertCosts, best_depth, makespan, pipelined};
 use std::ops::Range;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn no_arena(_: usize, _: Range<usize>) -> u64 {
+fn no_arena(_: &Span) -> u64 {
     0
 }
 
@@ -29,6 +29,7 @@ fn plain(items: Vec<Item>, pools: Vec<u64>, goal: Goal) -> Problem<'static> {
         pools,
         host: Vec::new(),
         cut: vec![vec![0.0; n]; n],
+        experts_may_leave: true,
         arena: &no_arena,
         goal,
         must_use: Vec::new(),
@@ -54,6 +55,7 @@ fn experts_fill_both_cards_where_splitting_by_count_overflows_one() {
         seconds: vec![1.0; 3],
         experts_here: vec![1.0; 3],
         experts_away: vec![10.0; 3],
+        ..Item::default()
     };
     let mut problem = plain(vec![layer; 48], vec![1 << 50, 16_384 * MIB, 15_360 * MIB], Goal::Sum);
     // The host is the first device, but slow.
@@ -83,7 +85,7 @@ fn pipelining_is_as_deep_as_it_pays() {
 
 #[test]
 fn small_cards_may_stay_empty_and_the_reason_is_told() {
-    let arena = |_: usize, _: Range<usize>| 1_288_490_189;
+    let arena = |span: &Span| if span.is_empty() { 0 } else { 1_288_490_189 };
     let mut problem = plain(items(vec![429_496_730; 80], 4), vec![24 * GIB, 24 * GIB, 8 * GIB, 8 * GIB], Goal::Sum);
     problem.items.iter_mut().for_each(|i| i.seconds = vec![1.0, 1.0, 1.5, 1.5]);
     problem.cut = vec![vec![0.1; 4]; 4];
@@ -191,13 +193,16 @@ fn cost_of(problem: &Problem<'_>, cuts: &[usize], experts: u32) -> Option<f64> {
     let ends: Vec<usize> = cuts.iter().copied().chain([n]).collect();
     let mut used = vec![0u64; problem.pools.len()];
     let (mut sum, mut slowest, mut before) = (0.0, 0.0f64, None::<usize>);
+    let hosted = ends[0] > 0;
     for (device, (&start, &end)) in starts.iter().zip(&ends).enumerate() {
+        let away = problem.items[start..end].iter().zip(start..).any(|(it, i)| it.experts > 0 && experts >> i & 1 == 0);
+        let mut own = (problem.arena)(&Span { device, start, end, away, hosted });
         if start == end {
+            problem.stages[device].pools.iter().for_each(|&p| used[p] += own);
             continue;
         }
         let mut stage = before.map_or(0.0, |b| problem.cut[b][device]);
         before = Some(device);
-        let mut own = (problem.arena)(device, start..end);
         for (i, item) in problem.items.iter().enumerate().take(end).skip(start) {
             let here = experts >> i & 1 == 1 || item.experts == 0;
             own += item.bytes + if here { item.experts } else { 0 };
@@ -211,10 +216,10 @@ fn cost_of(problem: &Problem<'_>, cuts: &[usize], experts: u32) -> Option<f64> {
         slowest = slowest.max(stage);
     }
     let fits = used.iter().zip(&problem.pools).all(|(u, p)| u <= p);
-    fits.then_some(if problem.goal == Goal::Sum { sum } else { slowest })
+    fits.then_some(problem.goal.cost(sum, slowest))
 }
 
-fn random_problem<'a>(random: &mut Random, arena: &'a dyn Fn(usize, Range<usize>) -> u64) -> Problem<'a> {
+fn random_problem<'a>(random: &mut Random, arena: &'a dyn Fn(&Span) -> u64) -> Problem<'a> {
     let devices = 1 + random.below(3) as usize;
     let layers = 1 + random.below(6);
     let mut times = |most: u64| (0..devices).map(|_| random.below(most) as f64).collect::<Vec<_>>();
@@ -225,20 +230,27 @@ fn random_problem<'a>(random: &mut Random, arena: &'a dyn Fn(usize, Range<usize>
         seconds,
         experts_here: here,
         experts_away: away,
+        ..Item::default()
     };
     let items = all.into_iter().map(item).collect();
     let shared = devices > 1 && random.below(3) == 0;
     let pools: Vec<u64> = (0..=devices).map(|_| 5 + random.below(45)).collect();
     let stages = (0..devices).map(|d| Stage { pools: if shared { vec![d, devices] } else { vec![d] } }).collect();
     let cut = (0..devices).map(|_| (0..devices).map(|_| random.below(6) as f64).collect()).collect();
-    let goal = if random.below(2) == 0 { Goal::Sum } else { Goal::Slowest };
-    Problem { items, stages, pools, host: vec![0], cut, arena, goal, must_use: Vec::new() }
+    let goal = match random.below(3) {
+        0 => Goal::Sum,
+        1 => Goal::Slowest,
+        _ => Goal::Pipeline { micro_batches: 1 + random.below(6) as u32, depth: 1 + random.below(4) as u32 },
+    };
+    Problem { experts_may_leave: true, items, stages, pools, host: vec![0], cut, arena, goal, must_use: Vec::new() }
 }
 
 #[test]
 fn no_cut_and_no_choice_of_experts_beats_the_search() {
-    let arena =
-        |device: usize, range: Range<usize>| (device as u64 * 3 + range.start as u64 * 7 + range.end as u64) % 9;
+    let arena = |s: &Span| {
+        let mixed = s.device * 3 + s.start * 7 + s.end + if s.away { 4 } else { 0 } + if s.hosted { 2 } else { 0 };
+        mixed as u64 % 9
+    };
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut solved = 0;
     for case in 0..4000 {
@@ -250,4 +262,20 @@ fn no_cut_and_no_choice_of_experts_beats_the_search() {
         solved += usize::from(found.is_some());
     }
     assert!(solved > 1000, "only {solved} of 4000 fit");
+}
+
+#[test]
+fn a_pipeline_takes_what_its_stages_sum_and_their_slowest_say() {
+    let mut random = Random(0x1234_5678_9abc_def1);
+    for case in 0..2000 {
+        let stages: Vec<f64> = (0..1 + random.below(5)).map(|_| random.below(20) as f64).collect();
+        let (micro_batches, depth) = (random.below(9) as u32, 1 + random.below(5) as u32);
+        let (sum, slowest) = (stages.iter().sum(), stages.iter().copied().fold(0.0, f64::max));
+        let (direct, simulated) =
+            (makespan(sum, slowest, micro_batches, depth), pipelined(&stages, micro_batches, depth));
+        assert!(
+            (direct - simulated).abs() < 1e-9,
+            "{case}: {stages:?}, {micro_batches}, {depth}: {direct} {simulated}"
+        );
+    }
 }

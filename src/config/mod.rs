@@ -8,6 +8,7 @@
 //! name = "vram0"
 //! kind = "device"                  # device, host, pinned or unified
 //! capacity = "24GiB"               # optional: not known, and never an obstacle
+//! within = "unified"               # optional: a pool that it is a part of, in which its bytes count too
 //!
 //! [[buffer_type]]                  # a kind of memory with its rules
 //! name = "SIM0"

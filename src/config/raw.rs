@@ -23,6 +23,7 @@ pub(super) struct RawPool {
     pub(super) name: String,
     pub(super) kind: RawPoolKind,
     pub(super) capacity: Option<String>,
+    pub(super) within: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

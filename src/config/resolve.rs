@@ -27,7 +27,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, ConfigError> {
         devices: raw.device.iter().map(|d| d.name.clone()).collect(),
     };
     let mut parts = MachineParts {
-        pools: raw.pool.iter().map(pool).collect::<Result<_, _>>()?,
+        pools: raw.pool.iter().map(|p| pool(p, &names)).collect::<Result<_, _>>()?,
         buffer_types: raw.buffer_type.iter().map(|t| buffer_type(t, &names)).collect::<Result<_, _>>()?,
         ..MachineParts::default()
     };
@@ -97,7 +97,7 @@ fn size(place: &str, key: &str, text: &str) -> Result<Bytes, ConfigError> {
     parse_size(text).map_err(|source| ConfigError::Size { place: format!("{place}: {key}"), source })
 }
 
-fn pool(raw: &RawPool) -> Result<Pool, ConfigError> {
+fn pool(raw: &RawPool, names: &Names) -> Result<Pool, ConfigError> {
     let place = format!("pool `{}`", raw.name);
     let kind = match raw.kind {
         RawPoolKind::Device => PoolKind::Device,
@@ -106,7 +106,8 @@ fn pool(raw: &RawPool) -> Result<Pool, ConfigError> {
         RawPoolKind::Unified => PoolKind::Unified,
     };
     let capacity = raw.capacity.as_deref().map(|c| size(&place, "capacity", c)).transpose()?;
-    Ok(Pool { name: raw.name.as_str().into(), kind, capacity })
+    let within = raw.within.as_deref().map(|name| find(&format!("{place}: within"), "pool", name, &names.pools));
+    Ok(Pool { name: raw.name.as_str().into(), kind, capacity, within: within.transpose()? })
 }
 
 fn buffer_type(raw: &RawBufferType, names: &Names) -> Result<BufferTypeDesc, ConfigError> {

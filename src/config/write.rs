@@ -18,8 +18,13 @@ fn write_all(config: &Config, out: &mut String) -> std::fmt::Result {
     let machine = &config.machine;
     let name = |d: DeviceId| quoted(&machine.device(d).name);
     writeln!(out, "fallback = {}", name(machine.fallback()))?;
-    machine.pools().values().try_for_each(|p| pool(p, out))?;
     let pool_name = |p: PoolId| quoted(&machine.pools()[p].name);
+    for described in machine.pools().values() {
+        pool(described, out)?;
+        if let Some(outer) = described.within {
+            writeln!(out, "within = {}", pool_name(outer))?;
+        }
+    }
     for memory in machine.buffer_types().values() {
         let users = machine.devices().ids().filter(|&d| memory.usable_by.contains(d)).map(name);
         buffer_type(memory, &pool_name(memory.pool), &users.collect::<Vec<_>>(), out)?;

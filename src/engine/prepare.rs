@@ -132,11 +132,13 @@ pub fn prepare_on(
 }
 
 impl Prepared {
-    /// What is taken of each pool. A GPU's pinned memory is of the first pinned pool that it reaches, or else the host's.
+    /// What is taken of each pool, and of those that it is a part of. A GPU's pinned memory is of the first pinned pool that it reaches, or else the host's.
     #[must_use]
     pub fn pools(&self, machine: &Machine) -> IdVec<PoolId, Bytes> {
         let mut used = IdVec::filled(Bytes::ZERO, machine.pools().len());
-        let mut add = |pool: PoolId, bytes: Bytes| used[pool] = used[pool].saturating_add(bytes);
+        let mut add = |pool: PoolId, bytes: Bytes| {
+            machine.pool_and_outer(pool).for_each(|p| used[p] = used[p].saturating_add(bytes));
+        };
         let host = machine.compute_type(machine.fallback()).pool;
         for (id, need) in self.devices.iter() {
             add(machine.compute_type(id).pool, need.total());
@@ -151,7 +153,8 @@ impl Prepared {
         let used = self.pools(machine);
         for (pool, &needed) in used.iter() {
             let Some(available) = machine.pools()[pool].capacity.filter(|&c| needed > c) else { continue };
-            let own = self.devices.iter().find(|(id, _)| machine.compute_type(*id).pool == pool);
+            let counts = |id| machine.pool_and_outer(machine.compute_type(id).pool).any(|p| p == pool);
+            let own = self.devices.iter().find(|(id, _)| counts(*id));
             let Some((id, need)) = own else {
                 return Err(EngineError::PinnedCapacity {
                     pool: machine.pools()[pool].name.clone(),

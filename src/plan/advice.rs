@@ -12,6 +12,8 @@ const MOST: usize = 6;
 const WANTED: usize = 3;
 /// Smallest micro-batch that is tried.
 const SMALLEST_MICRO_BATCH: u32 = 16;
+/// Contexts that are tried one by one where bounds leave room and packings do not.
+const MOST_LOOSE: usize = 64;
 /// Contexts grow by blocks of this many tokens.
 pub const CONTEXT_BLOCK: u32 = 256;
 
@@ -132,20 +134,37 @@ pub fn longest_tried(request: &Request<'_>, choices: &Choices) -> u32 {
 
 /// The longest context, in whole blocks and up to what the model was trained for, that fits with all else as chosen.
 /// One block more does not fit, unless it is the longest that was tried. `None`: not even one block.
+///
+/// What a context needs is found by packing, which may need less for a longer one; what it cannot be below grows with the
+/// context. So the longest context that this leaves room for is found first, and then the longest up to there that fits:
+/// of the last [`MOST_LOOSE`] blocks if the two are far apart.
 #[must_use]
 pub fn longest_context(request: &Request<'_>, choices: &Choices) -> Option<u32> {
     let most = longest_tried(request, choices) / CONTEXT_BLOCK;
-    let fits = |blocks: u32| fits(request, &Choices { ctx: blocks * CONTEXT_BLOCK, ..choices.clone() });
-    if !fits(1) {
+    let prepared = |blocks: u32| request.prepare(&Choices { ctx: blocks * CONTEXT_BLOCK, ..choices.clone() }).ok();
+    let fits = |blocks: u32| prepared(blocks).is_some_and(|p| request.short(&p) == Bytes::ZERO);
+    let might = |blocks: u32| prepared(blocks).is_some_and(|p| request.short_at_least(&p) == Bytes::ZERO);
+    let limit = last(1, most, &might)?;
+    if let Some(found) = (1..=limit).rev().take(MOST_LOOSE).find(|&blocks| fits(blocks)) {
+        return Some(found * CONTEXT_BLOCK);
+    }
+    let far = limit.checked_sub(MOST_LOOSE as u32).filter(|&n| n > 0)?;
+    last(1, far, &fits).map(|blocks| blocks * CONTEXT_BLOCK)
+}
+
+/// The last of `[first, end]` that holds, for what holds up to somewhere: it holds there and not for the next.
+/// O(log n) questions.
+fn last(first: u32, end: u32, holds: &dyn Fn(u32) -> bool) -> Option<u32> {
+    if holds(end) {
+        return Some(end);
+    }
+    if !holds(first) {
         return None;
     }
-    let (mut good, mut bad) = (1, most + 1);
-    if fits(most) {
-        good = most;
-    }
-    while good + 1 < bad && good < most {
+    let (mut good, mut bad) = (first, end);
+    while good + 1 < bad {
         let middle = good + (bad - good) / 2;
-        if fits(middle) { good = middle } else { bad = middle }
+        if holds(middle) { good = middle } else { bad = middle }
     }
-    Some(good * CONTEXT_BLOCK)
+    Some(good)
 }

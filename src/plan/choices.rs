@@ -11,6 +11,9 @@ use loadmaster_sched::Machine;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
+/// Most pipeline copies: more than any number of devices that a graph is cut over has use for.
+pub const MAX_COPIES: u32 = 64;
+
 /// How a model is placed and run, as it is written down.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,7 +76,7 @@ impl Choices {
             ("the batch", self.batch, u32::MAX),
             ("the micro-batch", self.ubatch, u32::MAX),
             ("the number of sequences", self.parallel, u32::MAX),
-            ("the number of copies", self.copies, u32::MAX),
+            ("the number of copies", self.copies, MAX_COPIES),
         ];
         match counts.into_iter().find(|&(_, n, limit)| n == 0 || n > limit) {
             Some((what, found, limit)) => Err(ChoicesError::Count { what, found, limit }),

@@ -240,7 +240,9 @@ impl SavedPlan {
         let pools = pools(machine, prepared, reserved);
         let devices = prepared.devices.iter().map(|(id, need)| {
             let pool = &pools[machine.compute_type(id).pool.index()];
-            let free = pool.capacity.map(|c| signed(c) - signed(pool.reserved) - signed(pool.used));
+            let free = pool
+                .capacity
+                .map(|c| signed(c).saturating_sub(signed(pool.reserved)).saturating_sub(signed(pool.used)));
             DevicePlan {
                 name: machine.device(id).name.to_string(),
                 weights: need.weights.get(),
@@ -444,7 +446,7 @@ fn links(machine: &Machine, prepared: &Prepared) -> Vec<LinkPlan> {
     ends.into_iter().map(link).collect()
 }
 
-/// Pools with what the devices take of them; every byte once.
+/// Pools with what the devices take of them; every byte once in each pool that it is in.
 fn pools(machine: &Machine, prepared: &Prepared, reserved: Bytes) -> Vec<PoolPlan> {
     let all = prepared.pools(machine);
     let pool = |(pool, &used): (&loadmaster_sched::machine::Pool, &Bytes)| {

@@ -107,7 +107,7 @@ fn compute_type(
     }
     let kind = if wanted.host { PoolKind::Host } else { PoolKind::Device };
     let name: Box<str> = wanted.name.as_str().into();
-    let pool = parts.pools.push(Pool { name: name.clone(), kind, capacity: None });
+    let pool = parts.pools.push(Pool { name: name.clone(), kind, capacity: None, within: None });
     let uses = |d: &FileDevice| d.buffer_type.name == wanted.name || (wanted.host && d.kind == FileDeviceKind::Cpu);
     Ok(parts.buffer_types.push(BufferTypeDesc {
         name,

@@ -18,6 +18,9 @@ pub struct Args {
     /// A GGUF file, or its header alone; or a plan that was saved, to show it again; none: the model in the program
     #[arg(value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// Several models on the same devices, such as a draft and its target; each with the options given
+    #[arg(long, value_delimiter = ',', value_name = "A,B", conflicts_with_all = ["model", "engine"])]
+    pub models: Vec<PathBuf>,
     /// A machine file, as in configs/
     #[arg(long, value_name = "FILE", conflicts_with = "device")]
     pub machine: Option<PathBuf>,

@@ -51,7 +51,7 @@ fn json(machine: &Machine, prediction: &Prediction, short: &[(String, Bytes)], f
             machine.devices().iter().nth(i).and_then(|(d, _)| machine.pools()[machine.compute_type(d).pool].capacity);
         json!({
             "name": m.name, "weights": m.weights.get(), "kv": m.kv.get(), "compute": m.compute.get(),
-            "total": total(m).get(), "free": capacity.map(|c| i128::from(c.get()) as i64 - total(m).get() as i64),
+            "total": total(m).get(), "free": capacity.map(|c| (i128::from(c.get()) - i128::from(total(m).get())).clamp(i64::MIN.into(), i64::MAX.into()) as i64),
         })
     };
     let name = |d| machine.device(d).name.to_string();

@@ -3,6 +3,7 @@
 mod args;
 mod llama_cpp;
 mod machine;
+mod several;
 mod text;
 
 pub use args::Args;
@@ -48,6 +49,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.model.as_deref().filter(|p| is_plan(p)) {
         let plan = SavedPlan::read(path)?;
         return tell(args, &Told::of(plan));
+    }
+    if !args.models.is_empty() {
+        return several::run(args);
     }
     let model = match &args.model {
         Some(path) => Model::open(path)?,
@@ -108,14 +112,14 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
 
 /// The chosen placement; `None` if none fits, which the plan of the given options then explains.
 fn fit(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Result<Option<Fitted>, FitError> {
-    let fitted = match request.fit(base, args.purpose.into()) {
-        Ok(fitted) => fitted,
-        Err(FitError::NoneFits { .. }) => return Ok(None),
-        Err(error) => return Err(error),
+    let fitted = match args.copies {
+        Depth::Auto => request.fit_with_depth(base, args.purpose.into()),
+        Depth::Exactly(_) => request.fit(base, args.purpose.into()),
     };
-    match args.copies {
-        Depth::Auto => request.with_depth(&fitted).map(Some),
-        Depth::Exactly(_) => Ok(Some(fitted)),
+    match fitted {
+        Ok(fitted) => Ok(Some(fitted)),
+        Err(FitError::NoneFits { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

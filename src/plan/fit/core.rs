@@ -3,6 +3,7 @@
 //! Items go to devices in order, each device a contiguous range that may be empty; the experts of an item may stay on
 //! the host instead. A label is a partial answer; one that is nowhere better than another is dropped.
 
+use super::pipeline::makespan;
 use std::ops::Range;
 
 /// Labels kept for one state; more would make the search slow, and dropping them is told.
@@ -15,6 +16,10 @@ pub struct Item {
     pub bytes: u64,
     /// Bytes of experts, which may go to the host instead.
     pub experts: u64,
+    /// The bytes by device, where its memory pads them otherwise; empty: the same everywhere.
+    pub bytes_on: Vec<u64>,
+    /// The bytes of experts by device; empty: the same everywhere.
+    pub experts_on: Vec<u64>,
     /// Seconds by device, its experts not counted.
     pub seconds: Vec<f64>,
     /// Seconds of its experts by device, if they are there.
@@ -37,10 +42,52 @@ pub enum Goal {
     Sum,
     /// The time of the slowest device: a full pipeline. Ties by the sum.
     Slowest,
+    /// The time of so many micro-batches, of which at most so many are under way at once.
+    Pipeline {
+        /// Micro-batches.
+        micro_batches: u32,
+        /// Under way at once.
+        depth: u32,
+    },
+}
+
+impl Goal {
+    /// What is minimal, of the sum of all times and that of the slowest device. It grows with both.
+    #[must_use]
+    pub fn cost(self, sum: f64, slowest: f64) -> f64 {
+        match self {
+            Self::Sum => sum,
+            Self::Slowest => slowest,
+            Self::Pipeline { micro_batches, depth } => makespan(sum, slowest, micro_batches, depth),
+        }
+    }
+}
+
+/// What the bytes that a device computes in may depend on.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Span {
+    /// The device, by its place in the row.
+    pub device: usize,
+    /// Its first item.
+    pub start: usize,
+    /// Past its last item.
+    pub end: usize,
+    /// Whether experts of these items are on the host.
+    pub away: bool,
+    /// Whether the first device of the row has items.
+    pub hosted: bool,
+}
+
+impl Span {
+    /// Whether the device has no items. It may need bytes all the same: for weights that are sent to it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
 }
 
 /// Bytes that a device needs to compute a range of items.
-pub type ArenaSize<'a> = &'a dyn Fn(usize, Range<usize>) -> u64;
+pub type ArenaSize<'a> = &'a dyn Fn(&Span) -> u64;
 
 /// What is to be placed where.
 #[derive(Clone)]
@@ -55,7 +102,9 @@ pub struct Problem<'a> {
     pub host: Vec<usize>,
     /// Seconds to carry a result from one device to another: `cut[from][to]`.
     pub cut: Vec<Vec<f64>>,
-    /// Bytes to compute in, for a device that has items.
+    /// Whether experts may be on the host although their items are not.
+    pub experts_may_leave: bool,
+    /// Bytes to compute in.
     pub arena: ArenaSize<'a>,
     /// What is to be minimal.
     pub goal: Goal,
@@ -84,10 +133,42 @@ impl Solution {
     /// What was minimised.
     #[must_use]
     pub fn cost(&self, goal: Goal) -> f64 {
-        match goal {
-            Goal::Sum => self.sum,
-            Goal::Slowest => self.slowest,
+        goal.cost(self.sum, self.slowest)
+    }
+}
+
+impl Problem<'_> {
+    /// The times of a placement, whether it fits or not: the sum, and the slowest device's. Items of each device stand
+    /// in `ranges`.
+    #[must_use]
+    pub fn seconds(&self, ranges: &[Range<usize>], experts_here: &[bool]) -> (f64, f64) {
+        let (mut sum, mut slowest, mut before) = (0.0, 0.0f64, None::<usize>);
+        for (device, range) in ranges.iter().enumerate().filter(|(_, r)| !r.is_empty()) {
+            let carried = before.map_or(0.0, |b| self.cut[b][device]);
+            let items = range.clone().map(|i| self.items[i].seconds_on(device, experts_here[i]));
+            let stage = carried + items.sum::<f64>();
+            (sum, slowest, before) = (sum + stage, slowest.max(stage), Some(device));
         }
+        (sum, slowest)
+    }
+
+    /// What each device's arena depends on in a placement.
+    #[must_use]
+    pub fn spans(&self, ranges: &[Range<usize>], experts_here: &[bool]) -> Vec<Span> {
+        let hosted = ranges.first().is_some_and(|r| !r.is_empty());
+        let span = |(device, r): (usize, &Range<usize>)| {
+            let away = r.clone().any(|i| !experts_here[i]);
+            Span { device, start: r.start, end: r.end, away, hosted }
+        };
+        ranges.iter().enumerate().map(span).collect()
+    }
+}
+
+impl Item {
+    /// Seconds on a device, its experts there or on the host.
+    fn seconds_on(&self, device: usize, here: bool) -> f64 {
+        let experts = if here { &self.experts_here } else { &self.experts_away };
+        self.seconds[device] + experts.get(device).copied().unwrap_or(0.0)
     }
 }
 
@@ -104,6 +185,10 @@ pub enum WhyEmpty {
 struct Label {
     device: usize,
     start: usize,
+    /// Experts of the device's items are on the host.
+    away: bool,
+    /// The first device has items.
+    hosted: bool,
     used: Vec<u64>,
     stage: f64,
     worst: f64,
@@ -119,6 +204,8 @@ pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
     let first = Label {
         device: 0,
         start: 0,
+        away: false,
+        hosted: false,
         used: vec![0; problem.pools.len()],
         stage: 0.0,
         worst: 0.0,
@@ -134,7 +221,7 @@ pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
     let closed = labels.into_iter().filter(|l| l.device == last).filter_map(|l| search.close(&l));
     let key = |l: &Label| match problem.goal {
         Goal::Sum => (l.sum, l.worst),
-        Goal::Slowest => (l.worst, l.sum),
+        other => (other.cost(l.sum, l.worst), l.sum),
     };
     let best = closed.min_by(|a, b| {
         let (a, b) = (key(a), key(b));
@@ -184,21 +271,24 @@ impl Search<'_, '_> {
         let with = |here: bool| {
             let mut next = label.clone();
             let stage = &problem.stages[label.device];
-            let own = if here { what.bytes + what.experts } else { what.bytes };
+            let experts_on = |device: usize| what.experts_on.get(device).copied().unwrap_or(what.experts);
+            let bytes = what.bytes_on.get(label.device).copied().unwrap_or(what.bytes);
+            let own = if here { bytes.saturating_add(experts_on(label.device)) } else { bytes };
             stage.pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(own));
             if !here {
-                problem.host.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(what.experts));
+                problem.host.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(experts_on(0)));
             }
-            let experts = if here { &what.experts_here } else { &what.experts_away };
-            let seconds = what.seconds[label.device] + experts.get(label.device).copied().unwrap_or(0.0);
+            let seconds = what.seconds_on(label.device, here);
             let before = label.path.last().map(|&(from, _)| from).filter(|&from| from != label.device);
             let carried = before.map_or(0.0, |from| problem.cut[from][label.device]);
             next.stage += seconds + carried;
             next.sum += seconds + carried;
             next.path.push((label.device, here));
+            next.away |= !here;
+            next.hosted |= label.device == 0;
             self.fits(&next).then_some(next)
         };
-        let choices = if what.experts > 0 { &[true, false][..] } else { &[true][..] };
+        let choices = if what.experts > 0 && problem.experts_may_leave { &[true, false][..] } else { &[true][..] };
         choices.iter().filter_map(|&here| with(here)).collect()
     }
 
@@ -211,10 +301,12 @@ impl Search<'_, '_> {
         let range = label.start..label.path.len();
         let mut next = label.clone();
         next.worst = next.worst.max(next.stage);
-        if range.is_empty() {
-            return (!self.problem.must_use.contains(&label.device)).then_some(next);
+        if range.is_empty() && self.problem.must_use.contains(&label.device) {
+            return None;
         }
-        let arena = (self.problem.arena)(label.device, range);
+        let (device, start, end) = (label.device, range.start, range.end);
+        let span = Span { device, start, end, away: label.away, hosted: label.hosted };
+        let arena = (self.problem.arena)(&span);
         let pools = &self.problem.stages[label.device].pools;
         pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(arena));
         self.fits(&next).then_some(next)
@@ -228,7 +320,7 @@ impl Search<'_, '_> {
             let kept = self.undominated(std::mem::take(&mut by_device[device]));
             if device + 1 < by_device.len() {
                 let next = kept.iter().filter_map(|l| self.close(l)).map(|mut l| {
-                    (l.device, l.start, l.stage) = (device + 1, l.path.len(), 0.0);
+                    (l.device, l.start, l.stage, l.away) = (device + 1, l.path.len(), 0.0, false);
                     l
                 });
                 by_device[device + 1].extend(next);
@@ -263,6 +355,7 @@ impl Search<'_, '_> {
         };
         let smaller = (0..a.used.len()).filter(|&p| live(p)).all(|p| a.used[p] <= b.used[p]);
         let faster = a.sum <= b.sum && (self.problem.goal == Goal::Sum || (a.stage <= b.stage && a.worst <= b.worst));
-        a.start == b.start && from(a) == from(b) && smaller && faster
+        let alike = a.start == b.start && from(a) == from(b) && (a.away, a.hosted) == (b.away, b.hosted);
+        alike && smaller && faster
     }
 }

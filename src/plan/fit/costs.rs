@@ -28,12 +28,21 @@ pub struct Part {
     pub bytes: u64,
     /// Bytes of experts.
     pub experts: u64,
+    /// The bytes by device, as its memory pads them.
+    pub bytes_on: Vec<u64>,
+    /// The bytes of experts by device.
+    pub experts_on: Vec<u64>,
+    /// What a device with it has at once while it computes, whatever else it has: operands and results of products that
+    /// read its weights or its cache.
+    pub floor: u64,
     /// For a token, by device.
     pub decode: Vec<Times>,
     /// For a micro-batch, by device.
     pub prefill: Vec<Times>,
     load: Load,
     expert_load: Load,
+    /// Of the cache, where it is not with its layer.
+    away_load: Load,
 }
 
 /// What a part reads and computes.
@@ -52,7 +61,7 @@ struct Load {
 pub struct Costs {
     /// Layers, then the output.
     pub parts: Vec<Part>,
-    /// What the host has whatever is placed where: the token embedding, and its arena.
+    /// What the host has whatever is placed where: the token embedding, and the KV cache if that is kept there.
     pub host_fixed: Bytes,
     /// Bytes of one token's activations.
     pub row_bytes: f64,
@@ -103,7 +112,10 @@ impl Costs {
         let placed = Placed::new(model, machine, &settings)?;
         let graph = placed.graph(BatchShape::largest(&placed.layout, settings.decode_tokens()))?;
         let layers = model.params.layers.len();
-        let mut parts = vec![Part::default(); layers + 1];
+        let zeros = vec![0; machine.devices().len()];
+        let empty = Part { bytes_on: zeros.clone(), experts_on: zeros, ..Part::default() };
+        let mut parts = vec![empty; layers + 1];
+        let host = machine.fallback();
         let mut host_fixed = Bytes::ZERO;
         let full_tokens = settings.largest_micro_batch();
         let mut seen = std::collections::BTreeSet::new();
@@ -112,7 +124,7 @@ impl Costs {
             let at = match weight.part {
                 ModelPart::Input => {
                     if seen.insert((weight.weight, usize::MAX)) {
-                        host_fixed = host_fixed.saturating_add(padded(machine, tensor));
+                        host_fixed = host_fixed.saturating_add(padded_on(machine, host, tensor));
                     }
                     continue;
                 }
@@ -126,14 +138,18 @@ impl Costs {
         for cache in &graph.caches {
             let tensor = graph.graph.tensor(cache.tensor);
             let part = &mut parts[cache.layer.index()];
-            part.bytes += padded(machine, tensor).get();
+            if choices.kv_offload {
+                add_bytes(machine, tensor, &mut part.bytes, &mut part.bytes_on);
+            } else {
+                host_fixed = host_fixed.saturating_add(padded_on(machine, host, tensor));
+            }
             let read = tensor.nbytes().get() as f64;
-            part.load.read += read;
-            part.load.read_full += read;
-            part.load.work += tensor.elements() as f64 * 2.0;
+            let load = if choices.kv_offload { &mut part.load } else { &mut part.away_load };
+            load.read += read;
+            load.read_full += read;
+            load.work += tensor.elements() as f64 * 2.0;
         }
-        let prepared = host_arena(request, choices)?;
-        host_fixed = host_fixed.saturating_add(prepared);
+        super::floors::fill(&mut parts, &graph, machine, choices.kv_offload);
         let one_tokens = settings.decode_tokens();
         let row_bytes = f64::from(model.params.embedding) * 4.0;
         let mut costs = Self { parts, host_fixed, row_bytes, one_tokens, full_tokens };
@@ -147,7 +163,7 @@ impl Costs {
         for part in &mut self.parts {
             let on = |device: DeviceId| {
                 let speed = speeds[device.index()];
-                let (own, own_full) = seconds(part.load, speed, tokens);
+                let (mut own, mut own_full) = seconds(part.load, speed, tokens);
                 let (here, here_full) = seconds(part.expert_load, speed, tokens);
                 let (away, away_full) = seconds(part.expert_load, speeds[host.index()], tokens);
                 let trip = |n: f64| {
@@ -157,6 +173,11 @@ impl Costs {
                         transfer(machine, device, host, n * row) + transfer(machine, host, device, n * row)
                     }
                 };
+                if part.away_load != Load::default() {
+                    let (attention, attention_full) = seconds(part.away_load, speeds[host.index()], tokens);
+                    own += attention + trip(1.0);
+                    own_full += attention_full + trip(f64::from(tokens));
+                }
                 // A whole micro-batch may rather have its experts uploaded.
                 let upload = transfer(machine, host, device, part.experts as f64) + here_full;
                 let decode = Times { own, experts_here: here, experts_away: away + trip(1.0) };
@@ -225,18 +246,12 @@ impl Costs {
     }
 }
 
-/// The host's arena as chosen: with everything on GPUs that is what the inputs need.
-fn host_arena(request: &Request<'_>, choices: &Choices) -> Result<Bytes, FitError> {
-    let prepared = request.prepare(choices)?;
-    Ok(prepared.devices[request.machine.fallback()].compute)
-}
-
 fn add_weight(part: &mut Part, placed: &Placed<'_>, tensor: &Tensor, tokens: u32) {
-    let bytes = padded(placed.machine, tensor).get();
+    let machine = placed.machine;
     let read = tensor.nbytes().get() as f64;
     let work = tensor.elements() as f64 * 2.0;
     let Some(experts) = placed.model.params.experts.filter(|_| tensor.name.contains("_exps")) else {
-        part.bytes += bytes;
+        add_bytes(machine, tensor, &mut part.bytes, &mut part.bytes_on);
         part.load.read += read;
         part.load.read_full += read;
         part.load.work += work;
@@ -244,17 +259,21 @@ fn add_weight(part: &mut Part, placed: &Placed<'_>, tensor: &Tensor, tokens: u32
     };
     let share = f64::from(experts.used) / f64::from(experts.count.max(1));
     let touched = 1.0 - (1.0 - share.min(1.0)).powf(f64::from(tokens));
-    part.experts += bytes;
+    add_bytes(machine, tensor, &mut part.experts, &mut part.experts_on);
     part.expert_load.read += read * share;
     part.expert_load.read_full += read * touched;
     part.expert_load.work += work * share;
 }
 
-/// What a tensor takes in the memory that pads it most.
-fn padded(machine: &Machine, tensor: &Tensor) -> Bytes {
-    let size = |d: DeviceId| {
-        let memory = machine.compute_type(d);
-        memory.alloc_size(tensor).checked_align_up(memory.alignment).unwrap_or(Bytes::MAX)
-    };
-    machine.devices().ids().map(size).max().unwrap_or_else(|| tensor.nbytes())
+/// Adds what a tensor takes: in the memory that pads it most, and in that of each device.
+fn add_bytes(machine: &Machine, tensor: &Tensor, most: &mut u64, on: &mut [u64]) {
+    let sizes: Vec<u64> = machine.devices().ids().map(|d| padded_on(machine, d, tensor).get()).collect();
+    *most = most.saturating_add(sizes.iter().copied().max().unwrap_or(0));
+    on.iter_mut().zip(sizes).for_each(|(sum, size)| *sum = sum.saturating_add(size));
+}
+
+/// What a tensor takes in a device's memory.
+fn padded_on(machine: &Machine, device: DeviceId, tensor: &Tensor) -> Bytes {
+    let memory = machine.compute_type(device);
+    memory.alloc_size(tensor).checked_align_up(memory.alignment).unwrap_or(Bytes::MAX)
 }

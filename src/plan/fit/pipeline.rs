@@ -20,6 +20,19 @@ pub fn pipelined(stages: &[f64], micro_batches: u32, depth: u32) -> f64 {
     ends.last().copied().unwrap_or(0.0)
 }
 
+/// The same from the sum of the stages and the slowest of them alone, which is all that it depends on: of the paths from
+/// the first start to the last end, the longest passes all stages once for every `depth` micro-batches that it waits for,
+/// and the slowest stage once for each of the others. O(1).
+#[must_use]
+pub fn makespan(sum: f64, slowest: f64, micro_batches: u32, depth: u32) -> f64 {
+    let Some(others) = micro_batches.checked_sub(1) else { return 0.0 };
+    let waits = others / depth.max(1);
+    let rest = others - waits * depth.max(1);
+    let flowing = sum + f64::from(others) * slowest;
+    let waiting = f64::from(waits + 1) * sum + f64::from(rest) * slowest;
+    flowing.max(waiting)
+}
+
 /// The smallest depth that is as good as any, and its speed-up over depth 1.
 #[must_use]
 pub fn best_depth(stages: &[f64], micro_batches: u32, most: u32) -> (u32, f64) {

@@ -54,7 +54,8 @@ impl MachineParts {
         let id = DeviceId::new(self.devices.len());
         let is_host = kind == DeviceKind::Cpu;
         let pool_kind = if is_host { PoolKind::Host } else { PoolKind::Device };
-        let pool = self.pools.push(Pool { name: name.clone(), kind: pool_kind, capacity: memory.capacity });
+        let pool =
+            self.pools.push(Pool { name: name.clone(), kind: pool_kind, capacity: memory.capacity, within: None });
         let buffer_type = self.buffer_types.push(BufferTypeDesc {
             name: name.clone(),
             pool,

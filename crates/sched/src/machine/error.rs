@@ -99,6 +99,12 @@ pub enum MachineError {
         /// The pool.
         pool: Box<str>,
     },
+    /// A pool within itself.
+    #[error("pool `{pool}` is within itself")]
+    PoolCycle {
+        /// The pool.
+        pool: Box<str>,
+    },
     /// A pool without a byte.
     #[error("pool `{pool}` has a capacity of 0")]
     EmptyPool {

@@ -140,6 +140,8 @@ pub struct Pool {
     pub kind: PoolKind,
     /// How much it holds; `None`: not known, and never an obstacle.
     pub capacity: Option<Bytes>,
+    /// The pool that it is a part of, in which its bytes count too: a limit within a limit.
+    pub within: Option<PoolId>,
 }
 
 /// A kind of memory with its rules.
@@ -274,6 +276,10 @@ impl Machine {
     #[must_use]
     pub fn device_named(&self, name: &str) -> Option<DeviceId> {
         self.parts.devices.iter().find(|(_, d)| &*d.name == name).map(|(id, _)| id)
+    }
+    /// A pool and those that it is a part of, from the inside out. O(pools).
+    pub fn pool_and_outer(&self, pool: PoolId) -> impl Iterator<Item = PoolId> + '_ {
+        std::iter::successors(Some(pool), |&p| self.parts.pools[p].within)
     }
     /// Memory pools.
     #[must_use]

@@ -15,6 +15,7 @@ pub(super) fn validate(parts: &MachineParts) -> Result<DeviceId, MachineError> {
     if let Some(pool) = parts.pools.values().find(|p| p.capacity == Some(Bytes::ZERO)) {
         return Err(MachineError::EmptyPool { pool: pool.name.clone() });
     }
+    parts.pools.ids().try_for_each(|id| nested(parts, id))?;
     parts.buffer_types.values().try_for_each(|t| buffer_type(parts, t))?;
     parts.devices.iter().try_for_each(|(id, d)| device(parts, id, d))?;
     links(parts)?;
@@ -51,6 +52,17 @@ fn known_pool(parts: &MachineParts, pool: PoolId, place: impl Fn() -> String) ->
         return Ok(());
     }
     Err(MachineError::UnknownPool { place: place(), pool, count })
+}
+
+/// A pool is within others that exist, and not within itself.
+fn nested(parts: &MachineParts, pool: PoolId) -> Result<(), MachineError> {
+    let mut at = pool;
+    for _ in 0..parts.pools.len() {
+        let Some(outer) = parts.pools[at].within else { return Ok(()) };
+        known_pool(parts, outer, || format!("pool `{}`", parts.pools[at].name))?;
+        at = outer;
+    }
+    Err(MachineError::PoolCycle { pool: parts.pools[pool].name.clone() })
 }
 
 fn buffer_type(parts: &MachineParts, desc: &BufferTypeDesc) -> Result<(), MachineError> {

@@ -1,0 +1,97 @@
+//! What devices need to compute in: bounds that hold in every placement, and what was planned so far.
+
+use super::core::Span;
+use super::costs::Costs;
+use std::collections::BTreeMap;
+
+/// Lengths of ranges that are told apart; longer ones are alike.
+const LENGTHS: usize = 3;
+
+/// Arenas by what they depend on: as planned for a placement of that kind before, else the least that they can be.
+#[derive(Clone, Debug)]
+pub(super) struct Arenas {
+    /// By item: what a device with it has at once in any placement.
+    floors: Vec<u64>,
+    /// By item: items of one kind are alike in all that arenas depend on.
+    kinds: Vec<u8>,
+    like: BTreeMap<Key, u64>,
+    exact: BTreeMap<Span, u64>,
+}
+
+/// What an arena depends on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key {
+    device: usize,
+    len: usize,
+    is_first: bool,
+    is_last: bool,
+    away: bool,
+    hosted: bool,
+    /// Kinds of the first and the last item, and the set of all.
+    ends: Option<(u8, u8)>,
+    kinds: u64,
+    /// For the device that weights of the host are sent to: the kinds of items there.
+    sent: u64,
+}
+
+impl Arenas {
+    pub(super) fn new(costs: &Costs) -> Self {
+        let floors: Vec<u64> = costs.parts.iter().map(|p| p.floor).collect();
+        let mut known: Vec<(u64, bool, u64)> = Vec::new();
+        let kinds = costs.parts.iter().map(|p| {
+            let kind = (p.floor, p.experts > 0, p.bytes);
+            let at = known.iter().position(|k| *k == kind).unwrap_or_else(|| {
+                known.push(kind);
+                known.len() - 1
+            });
+            // More kinds than bits share the last one; what then differs is learned range by range.
+            at.min(63) as u8
+        });
+        Self { kinds: kinds.collect(), floors, like: BTreeMap::new(), exact: BTreeMap::new() }
+    }
+
+    /// What no placement with such a range is below.
+    pub(super) fn floor(&self, span: &Span) -> u64 {
+        // Weights of the host may be sent elsewhere for the work.
+        if span.device == 0 {
+            return 0;
+        }
+        self.floors[span.start..span.end].iter().copied().max().unwrap_or(0)
+    }
+
+    /// As planned, or the floor.
+    pub(super) fn size(&self, span: &Span) -> u64 {
+        let exact = self.exact.get(span).or_else(|| self.like.get(&self.key(span)));
+        exact.copied().unwrap_or_else(|| self.floor(span))
+    }
+
+    /// Takes in what was planned. Whether that is news.
+    pub(super) fn learn(&mut self, span: &Span, bytes: u64) -> bool {
+        let key = self.key(span);
+        match self.like.get(&key) {
+            None => {
+                self.like.insert(key, bytes);
+                true
+            }
+            Some(known) if *known == bytes => false,
+            Some(_) => self.exact.insert(span.clone(), bytes) != Some(bytes),
+        }
+    }
+
+    fn key(&self, span: &Span) -> Key {
+        let own = &self.kinds[span.start..span.end];
+        let set = |kinds: &[u8]| kinds.iter().fold(0u64, |set, k| set | 1 << k);
+        let is_sent_to = span.hosted && span.device == 1;
+        Key {
+            device: span.device,
+            len: own.len().min(LENGTHS),
+            is_first: span.start == 0,
+            is_last: span.end == self.kinds.len(),
+            away: span.away,
+            hosted: span.hosted,
+            ends: own.first().copied().zip(own.last().copied()),
+            kinds: set(own),
+            sent: if is_sent_to { set(&self.kinds[..span.start]) } else { 0 },
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The search over placements of a real model: layers, experts, KV cache and pipeline depth together.
+//!
+//! Bytes to compute in are known only for placements that were planned. The row of layers is cut with the least that the
+//! arenas can be, so that the cost of the first cut bounds every placement from below. Each cut is planned as it would run;
+//! what its arenas come to is learned, and the row is cut again, until a cut fits: it then costs no more than any cut whose
+//! arenas are as learned or as small as they can be.
+
+use super::arenas::Arenas;
+use super::core::{Problem, Solution, Span, WhyEmpty, solve, why_empty};
+use super::costs::Costs;
+use super::stages::{Goals, Stages};
+use super::{FitError, Fitted, Purpose, Request, pipeline};
+use crate::engine::Prepared;
+use crate::plan::Choices;
+use loadmaster_graph::{Bytes, DeviceId};
+use std::ops::Range;
+
+/// Candidates of one kind that are planned at most.
+const MAX_ROUNDS: usize = 64;
+/// Most pipeline copies that are chosen unasked.
+const MAX_DEPTH: u32 = 4;
+/// Empty devices whose reason is looked for.
+const MAX_EMPTY: usize = 8;
+
+/// A placement as the search judges it.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The options that lead to it.
+    pub choices: Choices,
+    /// What it takes.
+    pub prepared: Prepared,
+    /// What is minimised.
+    pub cost: f64,
+    /// Bytes that are missing.
+    pub short: Bytes,
+}
+
+impl Request<'_> {
+    /// The best placement for a purpose, with as many pipeline copies as chosen. The KV cache may go to the host, unless
+    /// that was chosen already.
+    ///
+    /// Errors: a model that cannot be prepared, or none that fits.
+    pub fn fit(&self, base: &Choices, purpose: Purpose) -> Result<Fitted, FitError> {
+        self.fit_depths(base, purpose, &[base.copies])
+    }
+
+    /// The best placement for a purpose, and how many pipeline copies it is best with: for prompts chosen together.
+    ///
+    /// Errors: as [`Request::fit`].
+    pub fn fit_with_depth(&self, base: &Choices, purpose: Purpose) -> Result<Fitted, FitError> {
+        if purpose == Purpose::Prefill {
+            let depths: Vec<u32> = (1..=MAX_DEPTH).collect();
+            return self.fit_depths(base, purpose, &depths);
+        }
+        let fitted = self.fit(&Choices { copies: 1, ..base.clone() }, purpose)?;
+        self.with_depth(&fitted)
+    }
+
+    /// A placement as the search judges it: items of each device (the host first, then the GPUs; layers, then the output),
+    /// and whether the experts of each item are with it. Errors: a model that cannot be prepared.
+    pub fn judge(
+        &self,
+        base: &Choices,
+        purpose: Purpose,
+        ranges: &[Range<usize>],
+        experts_here: &[bool],
+    ) -> Result<Judged, FitError> {
+        let stages = Stages::of(self.machine);
+        let plain = plain(base);
+        let costs = Costs::new(self, &plain)?;
+        let goals = goals(&plain, &costs, purpose, true);
+        let problem = self.problem(&stages, &costs, goals, &|_| 0);
+        let (sum, slowest) = problem.seconds(ranges, experts_here);
+        let choices = stages.choices(self.machine, ranges, experts_here, &plain);
+        let prepared = self.prepare(&choices)?;
+        let short = self.short(&prepared);
+        Ok(Judged { choices, prepared, cost: problem.goal.cost(sum, slowest), short })
+    }
+
+    fn fit_depths(&self, base: &Choices, purpose: Purpose, depths: &[u32]) -> Result<Fitted, FitError> {
+        let stages = Stages::of(self.machine);
+        let mut searches = Vec::new();
+        let caches =
+            if base.kv_offload && purpose != Purpose::Memory { &[true, false][..] } else { &[base.kv_offload] };
+        for &kv_offload in caches {
+            let with_cache = Choices { kv_offload, ..plain(base) };
+            let costs = Costs::new(self, &with_cache)?;
+            let has_experts = costs.parts.iter().any(|p| p.experts > 0);
+            for (&copies, experts_may_leave) in depths.iter().flat_map(|d| [(d, false), (d, true)]) {
+                let choices = Choices { copies, ..with_cache.clone() };
+                if experts_may_leave && !has_experts {
+                    continue;
+                }
+                let goals = goals(&choices, &costs, purpose, experts_may_leave);
+                searches.extend(Search::new(self, &stages, costs.clone(), choices, goals));
+            }
+        }
+        // The most promising first: what is bounded by what was found already need not be looked at.
+        searches.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+        let mut best: Option<(Fitted, usize)> = None;
+        for (i, search) in searches.iter_mut().enumerate() {
+            let beat = best.as_ref().map_or(f64::INFINITY, |(b, _)| b.cost);
+            if let Some(found) = search.run(beat)? {
+                best = Some((found, i));
+            }
+        }
+        let Some((mut fitted, at)) = best else { return Err(FitError::NoneFits { devices: stages.devices.len() }) };
+        let bound = searches.iter().map(|s| s.bound).fold(f64::INFINITY, f64::min);
+        let is_exact = searches.iter().all(|s| s.is_exact);
+        let gap = if fitted.cost > 0.0 { (1.0 - bound / fitted.cost).max(0.0) } else { 0.0 };
+        fitted.gap = is_exact.then_some(gap);
+        fitted.planned = searches.iter().map(|s| s.planned).sum();
+        fitted.empty = searches[at].empty();
+        Ok(fitted)
+    }
+
+    /// The pipeline depth for a prompt of one batch: the smallest that is as fast as any, and fits.
+    pub fn with_depth(&self, fitted: &Fitted) -> Result<Fitted, FitError> {
+        let costs = Costs::new(self, &fitted.choices)?;
+        let seconds: Vec<f64> = costs.stage_seconds(self.machine, &fitted.prepared.layers);
+        let used: Vec<f64> = seconds.into_iter().filter(|&s| s > 0.0).collect();
+        let (depth, _) = pipeline::best_depth(&used, micro_batches(&fitted.choices, &costs), MAX_DEPTH);
+        for copies in (2..=depth).rev() {
+            let choices = Choices { copies, ..fitted.choices.clone() };
+            let prepared = self.prepare(&choices)?;
+            if self.short(&prepared) == Bytes::ZERO {
+                return Ok(Fitted { choices, prepared, ..fitted.clone() });
+            }
+        }
+        Ok(fitted.clone())
+    }
+}
+
+/// The choices without a placement.
+fn plain(base: &Choices) -> Choices {
+    Choices { n_gpu_layers: None, tensor_split: None, override_tensor: Vec::new(), ..base.clone() }
+}
+
+fn micro_batches(choices: &Choices, costs: &Costs) -> u32 {
+    choices.batch.min(choices.ctx).div_ceil(costs.full_tokens.max(1))
+}
+
+fn goals(choices: &Choices, costs: &Costs, purpose: Purpose, experts_may_leave: bool) -> Goals {
+    Goals { purpose, micro_batches: micro_batches(choices, costs), depth: choices.copies, experts_may_leave }
+}
+
+/// A search over cuts and experts, with all else fixed.
+struct Search<'r, 'a> {
+    request: &'r Request<'a>,
+    stages: &'r Stages,
+    costs: Costs,
+    choices: Choices,
+    goals: Goals,
+    arenas: Arenas,
+    /// The best cut for arenas as small as they can be; then for what is known.
+    next: Option<Solution>,
+    /// No placement of this search costs less.
+    bound: f64,
+    /// Whether nothing was left out.
+    is_exact: bool,
+    chosen: Option<Solution>,
+    /// Placements that were planned.
+    planned: usize,
+}
+
+impl<'r, 'a> Search<'r, 'a> {
+    /// `None`: nothing fits, however small the arenas.
+    fn new(request: &'r Request<'a>, stages: &'r Stages, costs: Costs, choices: Choices, goals: Goals) -> Option<Self> {
+        let arenas = Arenas::new(&costs);
+        let mut search = Self {
+            request,
+            stages,
+            costs,
+            choices,
+            goals,
+            arenas,
+            next: None,
+            bound: f64::INFINITY,
+            is_exact: true,
+            chosen: None,
+            planned: 0,
+        };
+        search.cut();
+        search.bound = search.next.as_ref()?.cost(goals.goal());
+        Some(search)
+    }
+
+    fn problem<'p>(&self, size: &'p dyn Fn(&Span) -> u64) -> Problem<'p> {
+        self.request.problem(self.stages, &self.costs, self.goals, size)
+    }
+
+    /// The best cut for what is known of the arenas.
+    fn cut(&mut self) {
+        let size = |span: &Span| self.arenas.size(span);
+        let next = solve(&self.problem(&size));
+        self.is_exact &= next.as_ref().is_none_or(|n| n.exact);
+        self.next = next;
+    }
+
+    /// The best placement that costs less than `beat`; `None`: there is none.
+    fn run(&mut self, beat: f64) -> Result<Option<Fitted>, FitError> {
+        for _ in 0..MAX_ROUNDS {
+            let Some(solution) = self.next.take() else { return Ok(None) };
+            let cost = solution.cost(self.goals.goal());
+            if cost >= beat {
+                return Ok(None);
+            }
+            let machine = self.request.machine;
+            let choices = self.stages.choices(machine, &solution.ranges, &solution.experts_here, &self.choices);
+            let prepared = self.request.prepare(&choices)?;
+            self.planned += 1;
+            let news = self.learn(&solution, &prepared);
+            if self.request.short(&prepared) == Bytes::ZERO {
+                self.chosen = Some(solution);
+                return Ok(Some(Fitted { choices, prepared, cost, gap: None, planned: 0, empty: Vec::new() }));
+            }
+            if !news {
+                break;
+            }
+            self.cut();
+        }
+        // What was not looked at any more may be better than what is found elsewhere; the bound says by how much.
+        Ok(None)
+    }
+
+    fn learn(&mut self, solution: &Solution, prepared: &Prepared) -> bool {
+        let spans = self.problem(&|_| 0).spans(&solution.ranges, &solution.experts_here);
+        let mut news = false;
+        for (span, &device) in spans.iter().zip(&self.stages.devices) {
+            news |= self.arenas.learn(span, prepared.devices[device].compute.get());
+        }
+        news
+    }
+
+    /// Devices without layers in the chosen placement, and why.
+    fn empty(&self) -> Vec<(DeviceId, WhyEmpty)> {
+        let Some(chosen) = &self.chosen else { return Vec::new() };
+        let size = |span: &Span| self.arenas.size(span);
+        let problem = self.problem(&size);
+        let unused = (1..self.stages.devices.len()).filter(|&s| chosen.ranges[s].is_empty());
+        unused.take(MAX_EMPTY).map(|s| (self.stages.devices[s], why_empty(&problem, chosen, s))).collect()
+    }
+}
