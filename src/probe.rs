@@ -133,6 +133,9 @@ impl<'a> Probe<'a> {
         let rows = rows.min(PRODUCT_ROWS);
         let mut flops = 0.0f64;
         for columns in COLUMNS {
+            if flops > 0.0 && (ROW + rows) * columns * 4 > self.room() {
+                break;
+            }
             let seconds = self.product(rows, columns)?;
             flops = flops.max((2 * ROW * rows * columns) as f64 / seconds);
             if seconds > LONG {

@@ -119,7 +119,7 @@ fn check(name: &str, gpus: usize, rounds: usize, seed: u64) {
         for round in 0..rounds {
             // Room around what some placement takes, so that limits bind.
             let (some, _) = &all[random.below(all.len() as u64) as usize];
-            let size = |bytes: u64| (bytes * (90 + random.below(25)) / 100).max(4096);
+            let size = |bytes: u64| (bytes * (96 + random.below(30)) / 100).max(4096);
             let sizes: Vec<u64> = totals(&roomy, some).into_iter().map(size).collect();
             let tight = machine(&sizes[..gpus], Some(sizes[gpus]));
             let fits = |j: &Judged| totals(&roomy, j).iter().zip(&sizes).all(|(need, have)| need <= have);
@@ -139,7 +139,7 @@ fn check(name: &str, gpus: usize, rounds: usize, seed: u64) {
                 Err(error) => panic!("{case}: {error}"),
             }
         }
-        assert!(fitted * 3 >= rounds, "only {fitted} of {rounds} fit");
+        assert!(fitted * 4 >= rounds, "only {fitted} of {rounds} fit");
     }
 }
 

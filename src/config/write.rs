@@ -17,7 +17,9 @@ pub(super) fn render(config: &Config) -> String {
 fn write_all(config: &Config, out: &mut String) -> std::fmt::Result {
     let machine = &config.machine;
     let name = |d: DeviceId| quoted(&machine.device(d).name);
-    writeln!(out, "fallback = {}", name(machine.fallback()))?;
+    if let Some(fallback) = machine.parts().fallback {
+        writeln!(out, "fallback = {}", name(fallback))?;
+    }
     let pool_name = |p: PoolId| quoted(&machine.pools()[p].name);
     for described in machine.pools().values() {
         pool(described, out)?;

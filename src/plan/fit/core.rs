@@ -152,6 +152,43 @@ impl Problem<'_> {
         (sum, slowest)
     }
 
+    /// What all placements cost at least, if memory and copies were no matter.
+    #[must_use]
+    pub fn least(&self) -> f64 {
+        let rest = self.least_rest();
+        let sum = rest.first().copied().unwrap_or(0.0);
+        let slowest = sum / self.stages.len().max(1) as f64;
+        self.goal.cost(sum, slowest)
+    }
+
+    /// By item: the seconds of it and of those after it, each where it is fastest.
+    fn least_rest(&self) -> Vec<f64> {
+        let fastest = |item: &Item| {
+            let on = |d: usize| [true, false].map(|here| item.seconds_on(d, here || item.experts == 0));
+            (0..self.stages.len()).flat_map(on).fold(f64::INFINITY, f64::min)
+        };
+        let mut rest = vec![0.0; self.items.len() + 1];
+        for i in (0..self.items.len()).rev() {
+            rest[i] = rest[i + 1] + fastest(&self.items[i]);
+        }
+        rest
+    }
+
+    /// Bytes of the items on each device, and on the first of the experts that are away.
+    #[must_use]
+    pub fn bytes(&self, ranges: &[Range<usize>], experts_here: &[bool]) -> Vec<u64> {
+        let mut sums = vec![0u64; ranges.len()];
+        for (device, range) in ranges.iter().enumerate() {
+            for i in range.clone() {
+                let item = &self.items[i];
+                let home = if experts_here[i] { device } else { 0 };
+                sums[device] = sums[device].saturating_add(item.bytes_on(device));
+                sums[home] = sums[home].saturating_add(item.experts_on(home));
+            }
+        }
+        sums
+    }
+
     /// What each device's arena depends on in a placement.
     #[must_use]
     pub fn spans(&self, ranges: &[Range<usize>], experts_here: &[bool]) -> Vec<Span> {
@@ -165,6 +202,14 @@ impl Problem<'_> {
 }
 
 impl Item {
+    fn bytes_on(&self, device: usize) -> u64 {
+        self.bytes_on.get(device).copied().unwrap_or(self.bytes)
+    }
+
+    fn experts_on(&self, device: usize) -> u64 {
+        self.experts_on.get(device).copied().unwrap_or(self.experts)
+    }
+
     /// Seconds on a device, its experts there or on the host.
     fn seconds_on(&self, device: usize, here: bool) -> f64 {
         let experts = if here { &self.experts_here } else { &self.experts_away };
@@ -200,7 +245,15 @@ struct Label {
 /// The best placement; `None` if nothing fits. O(items · devices · labels²).
 #[must_use]
 pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
-    let mut search = Search { problem, exact: true };
+    solve_below(problem, f64::INFINITY).0
+}
+
+/// The best placement that costs less than `beat`, and whether nothing was left out: then `None` means that there is none.
+/// Partial answers that cannot become one, even
+/// if memory were no matter, are not followed.
+#[must_use]
+pub fn solve_below(problem: &Problem<'_>, beat: f64) -> (Option<Solution>, bool) {
+    let mut search = Search { problem, exact: true, beat, rest: problem.least_rest() };
     let first = Label {
         device: 0,
         start: 0,
@@ -214,11 +267,12 @@ pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
     };
     let mut labels = search.moved(vec![first]);
     for item in 0..problem.items.len() {
-        let taken = labels.iter().flat_map(|l| search.take(l, item)).collect();
-        labels = search.moved(taken);
+        let taken: Vec<Label> = labels.iter().flat_map(|l| search.take(l, item)).collect();
+        labels = search.moved(taken.into_iter().filter(|l| search.may_win(l)).collect());
     }
-    let last = problem.stages.len().checked_sub(1)?;
+    let Some(last) = problem.stages.len().checked_sub(1) else { return (None, true) };
     let closed = labels.into_iter().filter(|l| l.device == last).filter_map(|l| search.close(&l));
+    let closed = closed.filter(|l| problem.goal.cost(l.sum, l.worst) < beat);
     let key = |l: &Label| match problem.goal {
         Goal::Sum => (l.sum, l.worst),
         other => (other.cost(l.sum, l.worst), l.sum),
@@ -226,8 +280,8 @@ pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
     let best = closed.min_by(|a, b| {
         let (a, b) = (key(a), key(b));
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
-    })?;
-    Some(solution(problem, best, search.exact))
+    });
+    (best.map(|label| solution(problem, label, search.exact)), search.exact)
 }
 
 /// Why a device is empty in a best placement of this cost.
@@ -261,6 +315,9 @@ fn solution(problem: &Problem<'_>, best: Label, exact: bool) -> Solution {
 struct Search<'p, 'a> {
     problem: &'p Problem<'a>,
     exact: bool,
+    beat: f64,
+    /// By item: what it and those after it cost at least.
+    rest: Vec<f64>,
 }
 
 impl Search<'_, '_> {
@@ -271,12 +328,11 @@ impl Search<'_, '_> {
         let with = |here: bool| {
             let mut next = label.clone();
             let stage = &problem.stages[label.device];
-            let experts_on = |device: usize| what.experts_on.get(device).copied().unwrap_or(what.experts);
-            let bytes = what.bytes_on.get(label.device).copied().unwrap_or(what.bytes);
-            let own = if here { bytes.saturating_add(experts_on(label.device)) } else { bytes };
+            let bytes = what.bytes_on(label.device);
+            let own = if here { bytes.saturating_add(what.experts_on(label.device)) } else { bytes };
             stage.pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(own));
             if !here {
-                problem.host.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(experts_on(0)));
+                problem.host.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(what.experts_on(0)));
             }
             let seconds = what.seconds_on(label.device, here);
             let before = label.path.last().map(|&(from, _)| from).filter(|&from| from != label.device);
@@ -290,6 +346,12 @@ impl Search<'_, '_> {
         };
         let choices = if what.experts > 0 && problem.experts_may_leave { &[true, false][..] } else { &[true][..] };
         choices.iter().filter_map(|&here| with(here)).collect()
+    }
+
+    /// Whether the label can still come to cost less than what is to be beaten.
+    fn may_win(&self, label: &Label) -> bool {
+        let sum = label.sum + self.rest[label.path.len()];
+        self.beat == f64::INFINITY || self.problem.goal.cost(sum, label.worst.max(label.stage)) < self.beat
     }
 
     fn fits(&self, label: &Label) -> bool {

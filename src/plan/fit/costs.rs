@@ -131,7 +131,9 @@ impl Costs {
                 ModelPart::Layer(id) => id.index(),
                 ModelPart::Output => layers,
             };
-            if seen.insert((weight.weight, at)) {
+            // What belongs to no layer is on every device that has one: small, and the same in all placements of a kind.
+            let is_shared = at < layers && !tensor.name.starts_with("blk.");
+            if !is_shared && seen.insert((weight.weight, at)) {
                 add_weight(&mut parts[at], &placed, tensor, full_tokens);
             }
         }

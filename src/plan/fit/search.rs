@@ -6,7 +6,7 @@
 //! arenas are as learned or as small as they can be.
 
 use super::arenas::Arenas;
-use super::core::{Problem, Solution, Span, WhyEmpty, solve, why_empty};
+use super::core::{Problem, Solution, Span, WhyEmpty, solve_below, why_empty};
 use super::costs::Costs;
 use super::stages::{Goals, Stages};
 use super::{FitError, Fitted, Purpose, Request, pipeline};
@@ -79,36 +79,33 @@ impl Request<'_> {
 
     fn fit_depths(&self, base: &Choices, purpose: Purpose, depths: &[u32]) -> Result<Fitted, FitError> {
         let stages = Stages::of(self.machine);
-        let mut searches = Vec::new();
+        let mut variants = Vec::new();
         let caches =
             if base.kv_offload && purpose != Purpose::Memory { &[true, false][..] } else { &[base.kv_offload] };
         for &kv_offload in caches {
             let with_cache = Choices { kv_offload, ..plain(base) };
             let costs = Costs::new(self, &with_cache)?;
-            let has_experts = costs.parts.iter().any(|p| p.experts > 0);
-            for (&copies, experts_may_leave) in depths.iter().flat_map(|d| [(d, false), (d, true)]) {
+            let leaving = if costs.parts.iter().any(|p| p.experts > 0) { &[false, true][..] } else { &[false] };
+            for (&copies, &may_leave) in depths.iter().flat_map(|d| leaving.iter().map(move |l| (d, l))) {
                 let choices = Choices { copies, ..with_cache.clone() };
-                if experts_may_leave && !has_experts {
-                    continue;
-                }
-                let goals = goals(&choices, &costs, purpose, experts_may_leave);
-                searches.extend(Search::new(self, &stages, costs.clone(), choices, goals));
+                variants.push((goals(&choices, &costs, purpose, may_leave), costs.clone(), choices));
             }
         }
-        // The most promising first: what is bounded by what was found already need not be looked at.
-        searches.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+        // What leaves experts behind last: there are many ways, of which few may beat what was found without.
+        variants.sort_by_key(|(goals, _, choices)| (goals.experts_may_leave, !choices.kv_offload));
+        let mut searches: Vec<Search<'_, '_>> = Vec::new();
         let mut best: Option<(Fitted, usize)> = None;
-        for (i, search) in searches.iter_mut().enumerate() {
+        for (goals, costs, choices) in variants {
             let beat = best.as_ref().map_or(f64::INFINITY, |(b, _)| b.cost);
+            let Some(mut search) = Search::new(self, &stages, costs, choices, goals, beat) else { continue };
             if let Some(found) = search.run(beat)? {
-                best = Some((found, i));
+                best = Some((found, searches.len()));
             }
+            searches.push(search);
         }
         let Some((mut fitted, at)) = best else { return Err(FitError::NoneFits { devices: stages.devices.len() }) };
         let bound = searches.iter().map(|s| s.bound).fold(f64::INFINITY, f64::min);
-        let is_exact = searches.iter().all(|s| s.is_exact);
-        let gap = if fitted.cost > 0.0 { (1.0 - bound / fitted.cost).max(0.0) } else { 0.0 };
-        fitted.gap = is_exact.then_some(gap);
+        fitted.gap = Some(if fitted.cost > 0.0 { (1.0 - bound / fitted.cost).max(0.0) } else { 0.0 });
         fitted.planned = searches.iter().map(|s| s.planned).sum();
         fitted.empty = searches[at].empty();
         Ok(fitted)
@@ -156,16 +153,21 @@ struct Search<'r, 'a> {
     next: Option<Solution>,
     /// No placement of this search costs less.
     bound: f64,
-    /// Whether nothing was left out.
-    is_exact: bool,
     chosen: Option<Solution>,
     /// Placements that were planned.
     planned: usize,
 }
 
 impl<'r, 'a> Search<'r, 'a> {
-    /// `None`: nothing fits, however small the arenas.
-    fn new(request: &'r Request<'a>, stages: &'r Stages, costs: Costs, choices: Choices, goals: Goals) -> Option<Self> {
+    /// `None`: nothing that fits costs less than `beat`, however small the arenas.
+    fn new(
+        request: &'r Request<'a>,
+        stages: &'r Stages,
+        costs: Costs,
+        choices: Choices,
+        goals: Goals,
+        beat: f64,
+    ) -> Option<Self> {
         let arenas = Arenas::new(&costs);
         let mut search = Self {
             request,
@@ -176,12 +178,13 @@ impl<'r, 'a> Search<'r, 'a> {
             arenas,
             next: None,
             bound: f64::INFINITY,
-            is_exact: true,
             chosen: None,
             planned: 0,
         };
-        search.cut();
-        search.bound = search.next.as_ref()?.cost(goals.goal());
+        let is_exact = search.cut(beat);
+        let cost = search.next.as_ref().map(|n| n.cost(goals.goal()));
+        // A search that had to leave something out says nothing about what there is not.
+        search.bound = if is_exact { cost? } else { search.problem(&|_| 0).least() };
         Some(search)
     }
 
@@ -189,12 +192,12 @@ impl<'r, 'a> Search<'r, 'a> {
         self.request.problem(self.stages, &self.costs, self.goals, size)
     }
 
-    /// The best cut for what is known of the arenas.
-    fn cut(&mut self) {
+    /// The best cut for what is known of the arenas, if it costs less than `beat`. Whether nothing was left out.
+    fn cut(&mut self, beat: f64) -> bool {
         let size = |span: &Span| self.arenas.size(span);
-        let next = solve(&self.problem(&size));
-        self.is_exact &= next.as_ref().is_none_or(|n| n.exact);
+        let (next, is_exact) = solve_below(&self.problem(&size), beat);
         self.next = next;
+        is_exact
     }
 
     /// The best placement that costs less than `beat`; `None`: there is none.
@@ -217,17 +220,30 @@ impl<'r, 'a> Search<'r, 'a> {
             if !news {
                 break;
             }
-            self.cut();
+            self.cut(beat);
         }
         // What was not looked at any more may be better than what is found elsewhere; the bound says by how much.
         Ok(None)
     }
 
+    /// Takes in what the arenas of a placement came to, with all that its devices hold and no item counts: weights that
+    /// belong to no layer, one on every device that has a layer.
     fn learn(&mut self, solution: &Solution, prepared: &Prepared) -> bool {
-        let spans = self.problem(&|_| 0).spans(&solution.ranges, &solution.experts_here);
+        let problem = self.problem(&|_| 0);
+        let spans = problem.spans(&solution.ranges, &solution.experts_here);
+        let counted = problem.bytes(&solution.ranges, &solution.experts_here);
+        let machine = self.request.machine;
         let mut news = false;
-        for (span, &device) in spans.iter().zip(&self.stages.devices) {
-            news |= self.arenas.learn(span, prepared.devices[device].compute.get());
+        for ((span, &device), mut counted) in spans.iter().zip(&self.stages.devices).zip(counted) {
+            let need = &prepared.devices[device];
+            if span.device == 0 {
+                counted = counted.saturating_add(self.costs.host_fixed.get());
+            }
+            let memory = machine.device(device).buffer_type;
+            let is_shared = machine.devices().iter().any(|(id, d)| id != device && d.buffer_type == memory);
+            // Where two devices share their memory, weights are told of the first of them alone.
+            let rest = if is_shared { 0 } else { need.total().get().saturating_sub(counted) };
+            news |= self.arenas.learn(span, rest.max(need.compute.get()));
         }
         news
     }
