@@ -98,6 +98,7 @@ fn row(machine: &Machine) -> Vec<loadmaster_graph::DeviceId> {
     std::iter::once(host).chain(machine.devices().ids().filter(|&d| d != host)).collect()
 }
 
+/// Bytes by device.
 fn totals(machine: &Machine, judged: &Judged) -> Vec<u64> {
     machine.devices().ids().map(|d| judged.prepared.devices[d].total().get()).collect()
 }
@@ -120,9 +121,14 @@ fn check(name: &str, gpus: usize, rounds: usize, seed: u64) {
             // Room around what some placement takes, so that limits bind.
             let (some, _) = &all[random.below(all.len() as u64) as usize];
             let size = |bytes: u64| (bytes * (96 + random.below(30)) / 100).max(4096);
-            let sizes: Vec<u64> = totals(&roomy, some).into_iter().map(size).collect();
+            let mut sizes: Vec<u64> = totals(&roomy, some).into_iter().map(size).collect();
+            // What the host holds for copies on their way depends on all cuts: it has room for them here.
+            sizes[gpus] += 1 << 20;
             let tight = machine(&sizes[..gpus], Some(sizes[gpus]));
-            let fits = |j: &Judged| totals(&roomy, j).iter().zip(&sizes).all(|(need, have)| need <= have);
+            let fits = |j: &Judged| {
+                let used = j.prepared.pools(&tight);
+                tight.pools().values().zip(used.values()).all(|(p, used)| p.capacity.is_none_or(|c| *used <= c))
+            };
             let may = |kv: bool| kv || purpose != Purpose::Memory;
             // Shares of memory, which are what memory is judged by, depend on the sizes.
             let costs = all.iter().filter(|(j, kv)| fits(j) && may(*kv)).map(|(j, _)| j);

@@ -74,6 +74,12 @@ impl Arenas {
                 true
             }
             Some(known) if *known == bytes => false,
+            // What the host holds for others depends on where all layers are: the most seen so far.
+            Some(known) if span.device == 0 => {
+                let is_more = bytes > *known;
+                self.like.insert(key, bytes.max(*known));
+                is_more
+            }
             Some(_) => self.exact.insert(span.clone(), bytes) != Some(bytes),
         }
     }

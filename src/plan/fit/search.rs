@@ -243,9 +243,19 @@ impl<'r, 'a> Search<'r, 'a> {
             let is_shared = machine.devices().iter().any(|(id, d)| id != device && d.buffer_type == memory);
             // Where two devices share their memory, weights are told of the first of them alone.
             let rest = if is_shared { 0 } else { need.total().get().saturating_sub(counted) };
-            news |= self.arenas.learn(span, rest.max(need.compute.get()));
+            let staged = if span.device == 0 { self.staged_on_host(prepared) } else { 0 };
+            news |= self.arenas.learn(span, rest.max(need.compute.get()).saturating_add(staged));
         }
         news
+    }
+
+    /// Bytes of outputs and copies on their way that count where the host's do.
+    fn staged_on_host(&self, prepared: &Prepared) -> u64 {
+        let machine = self.request.machine;
+        let host = machine.compute_type(machine.fallback()).pool;
+        let own = prepared.devices.iter().filter(|(d, _)| machine.compute_type(*d).pool == host);
+        let own: Bytes = own.map(|(_, need)| need.total()).fold(Bytes::ZERO, Bytes::saturating_add);
+        prepared.pools(machine)[host].saturating_sub(own).get()
     }
 
     /// Devices without layers in the chosen placement, and why.
