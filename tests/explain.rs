@@ -93,8 +93,10 @@ fn the_text_names_devices_causes_copies_bounds_and_the_peak() {
         "copies t340 `embd` (288.00 KiB) from CPU for t341",
         "the device changes from CPU",
         "pinned by the caller (1.1)",
-        "its weights t0 `token_embd.weight` are there (1.2c)",
-        "is in buf2 (SIM0 any) already (1.2a)",
+        "its weights t0 `token_embd.weight`",
+        "are there (1.2c)",
+        "is in buf2 (SIM0 any) already",
+        "(1.2a)",
     ] {
         assert!(text.contains(words), "no `{words}` in\n{}", &text[..3000]);
     }

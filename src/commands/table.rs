@@ -17,11 +17,36 @@ pub fn fit(text: &str, width: usize) -> String {
     kept.chain(std::iter::once('…')).collect()
 }
 
+/// The text in lines of at most `width`, cut at blanks; a word that is wider is cut anywhere.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut room = width;
+    for word in text.split(' ') {
+        let needed = word.chars().count() + usize::from(room < width);
+        if needed <= room {
+            room -= needed;
+            let line = lines.last_mut().map(|l| (l.is_empty(), l));
+            if let Some((empty, line)) = line {
+                line.push_str(if empty { "" } else { " " });
+                line.push_str(word);
+            }
+            continue;
+        }
+        let letters: Vec<char> = word.chars().collect();
+        lines.extend(letters.chunks(width.max(1)).map(|part| part.iter().collect::<String>()));
+        room = width.saturating_sub(lines.last().map_or(0, |l| l.chars().count()));
+    }
+    lines.retain(|line| !line.is_empty());
+    lines
+}
+
 /// How a column is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Column {
-    /// Text.
+    /// Text, shortened where the line would be too wide.
     Left,
+    /// Text that is kept whole, on further lines where the line would be too wide: only for the last column.
+    Wrapped,
     /// Numbers.
     Right,
 }
@@ -56,16 +81,25 @@ impl Table {
         let mut text = String::new();
         for line in lines() {
             let mut out = " ".repeat(indent);
+            let mut rest = Vec::new();
             for ((cell, &width), (column, _)) in line.iter().zip(&widths).zip(&self.columns) {
-                let cell = if *column == Column::Left { &fit(cell, width) } else { cell };
+                let start = out.chars().count();
                 // Writing to a string cannot fail.
                 let _ = match column {
-                    Column::Left => write!(out, "{cell:<width$}  "),
+                    Column::Left => write!(out, "{:<width$}  ", fit(cell, width)),
                     Column::Right => write!(out, "{cell:>width$}  "),
+                    Column::Wrapped => {
+                        let mut parts = wrapped(cell, width).into_iter();
+                        let first = parts.next().unwrap_or_default();
+                        rest = parts.map(|part| " ".repeat(start) + &part).collect();
+                        write!(out, "{first}")
+                    }
                 };
             }
-            text.push_str(out.trim_end());
-            text.push('\n');
+            for line in std::iter::once(out).chain(rest) {
+                text.push_str(line.trim_end());
+                text.push('\n');
+            }
         }
         text
     }
@@ -73,7 +107,7 @@ impl Table {
     /// Takes from the widest column of text until a line fits, or no column can give more.
     fn narrowed(&self, mut widths: Vec<usize>, indent: usize) -> Vec<usize> {
         let between = 2 * widths.len().saturating_sub(1) + indent;
-        let texts = || self.columns.iter().enumerate().filter(|(_, (kind, _))| *kind == Column::Left).map(|(i, _)| i);
+        let texts = || self.columns.iter().enumerate().filter(|(_, (kind, _))| *kind != Column::Right).map(|(i, _)| i);
         while widths.iter().sum::<usize>() + between > WIDTH {
             let Some(widest) = texts().max_by_key(|&i| widths[i]).filter(|&i| widths[i] > NARROWEST) else { break };
             widths[widest] -= 1;
@@ -101,6 +135,8 @@ mod tests {
         let text = table.render(2);
         assert!(text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
         assert!(text.contains('…') && text.contains(&"b".repeat(20)) && text.contains("18446744073709551615"));
+        assert_eq!(wrapped("one two threefour", 5), ["one", "two", "three", "four"]);
+        assert_eq!(wrapped("a b c", 5), ["a b c"]);
         assert_eq!(fit("abc", 3), "abc");
         assert_eq!(fit("abcd", 3), "ab…");
     }

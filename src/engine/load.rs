@@ -331,7 +331,7 @@ mod tests {
         let model = Model::embedded().unwrap();
         let machine = Machine::from_specs(&["sim:64MiB,chunk=1MiB".parse().unwrap(), "sim:64MiB".parse().unwrap()]);
         let machine = machine.unwrap();
-        let layers = crate::placement::GpuLayers::Count(3);
+        let layers = crate::placement::GpuLayers::Count(5);
         let settings = Settings { context: 2048, gpu_layers: layers, sequences: 2, ..Settings::new(&model.params) };
         let devices = loadmaster_sched::exec::open(&machine, NonZeroUsize::MIN).unwrap();
         let runtime = Runtime::new(machine.clone(), devices).unwrap();

@@ -279,13 +279,12 @@ fn each_wait_left_out_is_reported_or_was_not_needed() {
     for seed in 0..50 {
         let (_, report) = fill_and_copy(&format!("seed={seed},skip=cuStreamWaitEvent:1"), Wait::There);
         assert!(report.starts_with("race: copy of 256 bytes in stream "), "seed {seed}: {report}");
-        assert_eq!(loadmaster_cudasim_skipped(), 2);
         // Without the first synchronisation the fills of zeros still come first in their streams, but the copy into the
         // second stream's memory is ordered by that stream.
         let (bytes, report) = fill_and_copy(&format!("seed={seed},skip=cuCtxSynchronize:1"), Wait::There);
         assert_eq!((bytes, report.as_str()), (vec![7; BYTES], ""), "seed {seed}");
         let (_, report) = fill_and_copy(&format!("seed={seed},skip=cuStreamWaitEvent:2"), Wait::There);
-        assert_eq!((report.as_str(), loadmaster_cudasim_skipped()), ("", 0));
+        assert_eq!(report, "", "seed {seed}");
     }
 }
 

@@ -108,7 +108,7 @@ fn nodes(explained: &Explained<'_>) -> Table {
         (Column::Left, "device"),
         (Column::Left, "operation"),
         (Column::Left, "tensor"),
-        (Column::Left, "why there (rule)"),
+        (Column::Wrapped, "why there (rule)"),
     ]);
     for (id, &tensor) in explained.file.graph.nodes().iter() {
         let cause = explained.plan.assignment.cause(tensor);
@@ -129,7 +129,7 @@ fn leafs(explained: &Explained<'_>) -> Table {
         (Column::Left, "device"),
         (Column::Right, "bytes"),
         (Column::Left, "tensor"),
-        (Column::Left, "why there (rule)"),
+        (Column::Wrapped, "why there (rule)"),
     ]);
     for (id, &tensor) in explained.file.graph.leafs().iter() {
         let cause = explained.plan.assignment.cause(tensor);
