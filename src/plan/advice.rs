@@ -137,7 +137,7 @@ pub fn longest_tried(request: &Request<'_>, choices: &Choices) -> u32 {
 ///
 /// What a context needs is found by packing, which may need less for a longer one; what it cannot be below grows with the
 /// context. So the longest context that this leaves room for is found first, and then the longest up to there that fits:
-/// of the last [`MOST_LOOSE`] blocks if the two are far apart.
+/// of the last 64 blocks if the two are far apart.
 #[must_use]
 pub fn longest_context(request: &Request<'_>, choices: &Choices) -> Option<u32> {
     let most = longest_tried(request, choices) / CONTEXT_BLOCK;
