@@ -15,9 +15,6 @@ use loadmaster_sched::exec::{Executable, PathTable, PlanId, Resident, Runtime, S
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// Graphs that are kept; the one that was not used for longest goes first.
-const MAX_GRAPHS: usize = 24;
-
 /// A buffer that is only made to ask whether it could be used.
 const SAMPLE: Bytes = Bytes(64);
 
@@ -31,10 +28,9 @@ pub enum Reserve {
     AsNeeded,
 }
 
-/// A graph that was planned and bound.
+/// A graph that was planned and bound. Known for as long as the session holds its plan.
 pub(super) struct Known {
     pub(super) shape: BatchShape,
-    used: u64,
     plan: PlanId,
     pub(super) graph: Arc<ModelGraph>,
     /// Inputs that the plan has a place for.
@@ -50,7 +46,6 @@ pub struct Engine {
     loaded: Loaded,
     pub(super) state: KvState,
     known: Vec<Known>,
-    clock: u64,
     reused: u64,
     /// Reused for the bytes of inputs and logits.
     pub(super) scratch: Vec<u8>,
@@ -100,8 +95,8 @@ impl Engine {
             (loaded, KvState::new(&placed.layout, settings.sequences, model.params.window))
         };
         let session = Session::new(runtime, options);
-        let (known, clock, reused, scratch) = (Vec::new(), 0, 0, Vec::new());
-        let mut engine = Self { model, settings, prepared, session, loaded, state, known, clock, reused, scratch };
+        let (known, reused, scratch) = (Vec::new(), 0, Vec::new());
+        let mut engine = Self { model, settings, prepared, session, loaded, state, known, reused, scratch };
         if reserve == Reserve::Largest {
             engine.reserve()?;
         }
@@ -181,21 +176,15 @@ impl Engine {
 
     /// The graph for a shape, planned and bound: a look-up if it is known. Returns its place among the known.
     pub(super) fn plan(&mut self, shape: BatchShape) -> Result<usize, EngineError> {
-        self.clock += 1;
-        if let Some(at) = self.known.iter().position(|k| k.shape == shape) {
-            self.known[at].used = self.clock;
-            if self.session.executable(self.known[at].plan).is_some() {
-                self.reused += 1;
-                return Ok(at);
-            }
-            self.known.swap_remove(at);
+        if let Some(at) = self.known.iter().position(|k| k.shape == shape)
+            && self.session.holds(self.known[at].plan)
+        {
+            self.reused += 1;
+            return Ok(at);
         }
         let known = self.bind(shape)?;
-        if self.known.len() >= MAX_GRAPHS
-            && let Some((oldest, _)) = self.known.iter().enumerate().min_by_key(|(_, k)| k.used)
-        {
-            self.known.swap_remove(oldest);
-        }
+        // What was planned now may have pushed others out.
+        self.known.retain(|k| self.session.holds(k.plan));
         self.known.push(known);
         Ok(self.known.len() - 1)
     }
@@ -211,7 +200,7 @@ impl Engine {
         let placed_inputs: Vec<TensorId> =
             self.session.executable(plan).map(|e| e.inputs().collect()).unwrap_or_default();
         let inputs = graph.inputs.iter().filter(|i| placed_inputs.contains(&i.tensor)).map(|i| (i.kind, i.tensor));
-        Ok(Known { shape, used: self.clock, plan, inputs: inputs.collect(), graph: Arc::new(graph) })
+        Ok(Known { shape, plan, inputs: inputs.collect(), graph: Arc::new(graph) })
     }
 
     pub(super) fn known(&self, at: usize) -> &Known {

@@ -4,7 +4,7 @@ use crate::support::{ask, config, empty};
 use loadmaster::serve::{Config, End, LoadSpec, ServiceState};
 use loadmaster_backends::DeviceKind;
 use loadmaster_graph::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Devices count what they gave; a host's weights stay in the mapped file.
 fn check_ledger(state: &ServiceState) {
@@ -77,6 +77,28 @@ fn nobody_goes_where_it_fits_elsewhere_and_the_least_goes_where_it_does_not() {
     let error = state.load(&spec("last", 1)).unwrap_err();
     assert_eq!(error.code, "over_capacity");
     assert_eq!(ids().iter().filter(|i| i.starts_with("last")).count(), 0);
+}
+
+/// Equal requests plan once; and the counter is the sum of what the events tell.
+#[test]
+fn plans_that_are_made_are_counted_and_not_made_again() {
+    let state = crate::support::service(config());
+    let body = json!({ "prompt": "Alice was beginning to get very tired", "max_tokens": 8, "temperature": 0 });
+    let bound = || -> Vec<u64> {
+        let (kept, _) = state.core.events.follow(0);
+        let told = kept.iter().map(|e| serde_json::from_str::<Value>(&e.data).unwrap());
+        told.filter(|e| e["kind"] == "bind").map(|e| e["plans"].as_u64().unwrap()).collect()
+    };
+    for _ in 0..3 {
+        assert_eq!(ask(&state, "POST", "/v1/completions", &body.to_string()).0, 200);
+    }
+    // The thread has counted everything when it has ended.
+    state.unload("alice", End::Drained).unwrap();
+    let made = state.core.stats.plans_made();
+    assert_eq!(made, bound().iter().sum::<u64>());
+    // Loading, pieces of the prompt, and a step: a shape each.
+    assert!((4..=12).contains(&made), "{made} plans");
+    assert!(state.core.stats.plans_reused() > made);
 }
 
 #[test]

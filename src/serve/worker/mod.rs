@@ -45,12 +45,12 @@ pub(crate) struct Worker {
     pub(crate) entry: Arc<Entry>,
     pub(crate) engine: Engine,
     voices: Vec<Voice>,
-    counted: (u64, u64, u64, u64),
+    counted: (u64, u64, u64),
 }
 
 impl Worker {
     pub(crate) fn new(core: Arc<Core>, entry: Arc<Entry>, engine: Engine) -> Self {
-        Self { core, entry, engine, voices: Vec::new(), counted: (0, 0, 0, 0) }
+        Self { core, entry, engine, voices: Vec::new(), counted: (0, 0, 0) }
     }
 
     /// Works until the mailbox is closed, when what still waits fails, or until a device is lost, when what runs fails.
@@ -224,14 +224,15 @@ impl Worker {
     /// Adds what the engine counted since the last time.
     fn count(&mut self) {
         let stats = self.engine.session_stats();
-        let now = (stats.planned, self.engine.graphs_reused(), stats.grown, stats.bound);
-        let (planned, reused, grown, bound) = std::mem::replace(&mut self.counted, now);
-        self.core.stats.plans(now.0 - planned, now.1 - reused);
+        // Every plan that was made was bound. (`planned` leaves out those for which the old places did.)
+        let now = (stats.bound, self.engine.graphs_reused(), stats.grown);
+        let (bound, reused, grown) = std::mem::replace(&mut self.counted, now);
+        self.core.stats.plans(now.0 - bound, now.1 - reused);
         if now.2 > grown {
             self.core.events.tell(EventKind::Grow, json!({ "model": self.entry.id, "times": now.2 - grown }));
         }
-        if now.3 > bound {
-            self.core.events.tell(EventKind::Bind, json!({ "model": self.entry.id, "plans": now.3 - bound }));
+        if now.0 > bound {
+            self.core.events.tell(EventKind::Bind, json!({ "model": self.entry.id, "plans": now.0 - bound }));
         }
     }
 }

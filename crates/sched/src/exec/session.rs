@@ -19,8 +19,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use tracing::info;
 
-/// Plans that are kept bound; the one that was not used for longest goes first.
-const MAX_PLANS: usize = 32;
+/// Plans that are kept bound; the one that was not used for longest goes first. A service with eight slots meets a
+/// hundred shapes of batches for each length of context: 36 runs of neighbouring slots that take a step, and eight sizes
+/// of pieces of prompts in each slot.
+const MAX_PLANS: usize = 256;
 
 /// How a session plans and runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -184,9 +186,18 @@ impl Session {
         Ok(id)
     }
 
-    /// What a plan was bound to; `None` if it was let go.
+    /// What a plan was bound to; `None` if it was let go. Who asks uses it: it goes later than those that nobody asks for.
     pub fn executable(&mut self, plan: PlanId) -> Option<&mut Executable> {
-        self.entries.iter_mut().find(|e| e.id == plan).map(|e| &mut e.executable)
+        let entry = self.entries.iter_mut().find(|e| e.id == plan)?;
+        self.clock += 1;
+        entry.used = self.clock;
+        Some(&mut entry.executable)
+    }
+
+    /// Whether a plan is still bound. Does not use it.
+    #[must_use]
+    pub fn holds(&self, plan: PlanId) -> bool {
+        self.entries.iter().any(|e| e.id == plan)
     }
 
     /// Lets all plans go; the arena stays. Errors: what failed in runs that were not waited for.
