@@ -61,6 +61,37 @@ fn a_stream_has_the_text_of_the_whole_answer() {
     assert_eq!(whole["usage"]["completion_tokens"], 72);
 }
 
+/// Text that could begin a stop string is held back while its tokens are told: their places are those of the whole answer.
+#[test]
+fn a_stream_tells_where_tokens_stand_as_the_whole_answer_does() {
+    let state = service(config());
+    let mut body = json!({ "prompt": PROMPTS[0], "max_tokens": 30, "temperature": 0, "logprobs": 0 });
+    let (_, plain) = ask(&state, "POST", "/v1/completions", &body.to_string());
+    let text = plain["choices"][0]["text"].as_str().unwrap();
+    let begin: String = text.chars().skip(3).take(9).collect();
+    body["stop"] = json!([format!("{begin}\u{1}")]);
+    let (_, whole) = ask(&state, "POST", "/v1/completions", &body.to_string());
+    body["stream"] = json!(true);
+    let (.., events) = crate::support::whole(
+        &state,
+        "POST",
+        "/v1/completions",
+        &body.to_string(),
+        &[("content-type", "application/json")],
+    );
+    let pieces: Vec<Value> = data(&events).iter().filter_map(|e| serde_json::from_str(e).ok()).collect();
+    let told: Vec<Value> = pieces
+        .iter()
+        .filter_map(|p| p["choices"][0]["logprobs"]["text_offset"].as_array())
+        .flat_map(|offsets| offsets.iter().cloned())
+        .collect();
+    assert!(
+        pieces.iter().any(|p| p["choices"][0]["text"] == "" && !p["choices"][0]["logprobs"].is_null()),
+        "held back"
+    );
+    assert_eq!(json!(told), whole["choices"][0]["logprobs"]["text_offset"]);
+}
+
 #[test]
 fn a_conversation_is_answered_by_the_models_template() {
     let state = service(config());

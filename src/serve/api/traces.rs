@@ -21,7 +21,7 @@ pub(super) async fn traces(State(state): State<Arc<ServiceState>>) -> Json<Value
 /// What devices did for a request.
 #[utoipa::path(get, path = "/api/v1/traces/{id}", tag = "loadmaster", params(("id" = String, Path, description = "its id")),
     responses(
-        (status = 200, description = "what queues did while it ran, by beginning: `split`, `copy` and `sync`; times in microseconds"),
+        (status = 200, description = "what queues did while it ran, by beginning: `split`, `copy` and `sync`; times in microseconds from the request's start, below 0 for what had begun before"),
         (status = 404, description = "no such request is kept")))]
 pub(super) async fn trace(
     State(state): State<Arc<ServiceState>>,
@@ -29,7 +29,7 @@ pub(super) async fn trace(
 ) -> Result<Json<Value>, ApiError> {
     let trace = state.core.requests.trace(&id).ok_or_else(|| super::nothing("trace of that request"))?;
     let mut told = request(&trace.request);
-    told["spans"] = trace.spans.iter().map(span).collect();
+    told["spans"] = trace.spans.iter().map(|s| span(s, trace.request.start)).collect();
     told["left_out"] = trace.left_out.into();
     Ok(Json(told))
 }
@@ -44,13 +44,13 @@ fn request(request: &Request) -> Value {
     })
 }
 
-fn span(span: &QueueSpan) -> Value {
+fn span(span: &QueueSpan, start: Duration) -> Value {
     json!({
         "device": span.device,
         "kind": span.kind.word(),
         "name": span.name,
-        "start_us": micros(span.start),
-        "end_us": micros(span.end),
+        "start_us": micros(span.start) - micros(start),
+        "end_us": micros(span.end) - micros(start),
         "bytes": span.bytes,
         "link": span.link,
     })

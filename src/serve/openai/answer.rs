@@ -1,6 +1,6 @@
 //! Answers on their way to a client: all at once, or piece by piece. Whoever drops one lets its jobs go.
 
-use super::shape::{Head, Said, Shape, Usage};
+use super::shape::{self, Head, Said, Shape, Usage};
 use crate::serve::error::ApiError;
 use crate::serve::state::ServiceState;
 use crate::serve::worker::Update;
@@ -92,7 +92,7 @@ pub(super) struct AnswerStream {
     pending: VecDeque<Event>,
     /// Answers that are not complete.
     open: usize,
-    /// Characters told of each answer.
+    /// Characters of the tokens that were told of each answer: text may be held back when its tokens are told.
     told: Vec<usize>,
     usage: Usage,
     with_usage: bool,
@@ -108,7 +108,7 @@ impl AnswerStream {
                 let before = self.told.get(index).copied().unwrap_or(0);
                 self.pending.push_back(data(&shape.text(head, index, &text, &tokens, before)));
                 if let Some(told) = self.told.get_mut(index) {
-                    *told += text.chars().count();
+                    *told += shape::characters(&tokens);
                 }
             }
             Update::Done { finish, prompt_tokens, tokens } => {

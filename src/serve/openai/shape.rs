@@ -97,7 +97,7 @@ impl Shape {
         (self == Self::Chat).then(|| self.piece(head, index, delta, Value::Null, None))
     }
 
-    /// Text, of which `before` bytes came before.
+    /// Text with its tokens; those before had `before` characters.
     pub(super) fn text(self, head: &Head, index: usize, text: &str, tokens: &[Chosen], before: usize) -> Value {
         let logprobs = self.logprobs(tokens, before);
         match self {
@@ -159,6 +159,11 @@ fn likely(l: &Likely) -> Value {
 /// JSON has no −∞.
 fn finite(logprob: f64) -> f64 {
     logprob.max(-9999.0)
+}
+
+/// How long the texts of tokens are.
+pub(super) fn characters(tokens: &[Chosen]) -> usize {
+    tokens.iter().map(|c| c.token.text().chars().count()).sum()
 }
 
 fn text_logprobs(tokens: &[Chosen], before: usize) -> Value {
