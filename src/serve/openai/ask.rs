@@ -1,14 +1,13 @@
 //! From requests to jobs: every field checked, with its name in the error.
 
-use super::request::{ChatRequest, Choosing, CompletionRequest, Content, Part, Prompts, RoleName, Stops};
+use super::request::{ChatRequest, Common, CompletionRequest, Content, Part, Prompts, RoleName, Stops};
 use crate::serve::config::Limits;
 use crate::serve::error::ApiError;
 use crate::serve::model::Entry;
 use crate::serve::worker::{Job, Update};
 use loadmaster_models::chat::{Message, Next, Role};
-use loadmaster_models::sampling::{Sampler, SamplingConfig};
+use loadmaster_models::sampling::{Sampler, SamplingConfig, SamplingError};
 use loadmaster_models::tokenizer::{Ends, Specials, TokenId, Tokenizer};
-use serde_json::{Map, Value};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -27,30 +26,35 @@ pub(super) struct Ask {
     pub(super) logprobs: Option<usize>,
 }
 
+/// What both kinds of requests ask, checked.
+struct Shared {
+    choices: u32,
+    sampling: SamplingConfig,
+    stops: Vec<String>,
+}
+
+impl Shared {
+    fn of(c: &Common<'_>, limits: &Limits) -> Result<Self, ApiError> {
+        refuse("frequency_penalty", c.frequency_penalty.is_some_and(|v| v != 0.0))?;
+        refuse("presence_penalty", c.presence_penalty.is_some_and(|v| v != 0.0))?;
+        refuse("logit_bias", c.logit_bias.is_some_and(|b| !b.is_empty()))?;
+        Ok(Self { choices: choices(c.n, limits)?, sampling: sampling(c)?, stops: stops(c.stop, limits)? })
+    }
+}
+
 impl Ask {
     /// Of a completion. Errors: 400 with the field, 413 a prompt that is too long.
     pub(super) fn completion(r: &CompletionRequest, entry: &Entry, limits: &Limits) -> Result<Self, ApiError> {
-        refuse_nonzero("frequency_penalty", r.frequency_penalty)?;
-        refuse_nonzero("presence_penalty", r.presence_penalty)?;
-        refuse_bias(r.logit_bias.as_ref())?;
         refuse("echo", r.echo == Some(true))?;
         refuse("suffix", r.suffix.as_ref().is_some_and(|s| !s.is_empty()))?;
         refuse("best_of", r.best_of.is_some() && r.best_of != Some(r.n.unwrap_or(1)))?;
-        let prompts = prompts(&r.prompt, entry)?;
-        let choosing = Choosing {
-            temperature: r.temperature,
-            top_p: r.top_p,
-            top_k: r.top_k,
-            min_p: r.min_p,
-            repeat_penalty: r.repeat_penalty,
-            seed: r.seed,
-        };
+        let Shared { choices, sampling, stops } = Shared::of(&r.common(), limits)?;
         let ask = Self {
-            prompts,
-            choices: choices(r.n, limits)?,
-            sampling: sampling(&choosing)?,
+            prompts: prompts(&r.prompt, entry)?,
+            choices,
+            sampling,
             max_tokens: max_tokens("max_tokens", r.max_tokens.unwrap_or(DEFAULT_TOKENS), limits)?,
-            stops: stops(r.stop.as_ref(), limits)?,
+            stops,
             logprobs: r.logprobs.map(|n| probable("logprobs", n, limits)).transpose()?,
         };
         ask.check("prompt", entry, limits)?;
@@ -59,30 +63,20 @@ impl Ask {
 
     /// Of a conversation. Errors: 400 with the field, 413 a conversation that is too long.
     pub(super) fn chat(r: &ChatRequest, entry: &Entry, limits: &Limits) -> Result<Self, ApiError> {
-        refuse_nonzero("frequency_penalty", r.frequency_penalty)?;
-        refuse_nonzero("presence_penalty", r.presence_penalty)?;
-        refuse_bias(r.logit_bias.as_ref())?;
         refuse("tools", r.tools.as_ref().is_some_and(|t| !t.is_empty()))?;
         refuse("response_format", r.response_format.as_ref().is_some_and(|f| f.r#type != "text"))?;
         refuse("top_logprobs", r.top_logprobs.is_some() && r.logprobs != Some(true))?;
+        let Shared { choices, sampling, stops } = Shared::of(&r.common(), limits)?;
         let wanted = r.max_completion_tokens.or(r.max_tokens);
         let field = if r.max_completion_tokens.is_some() { "max_completion_tokens" } else { "max_tokens" };
-        let choosing = Choosing {
-            temperature: r.temperature,
-            top_p: r.top_p,
-            top_k: r.top_k,
-            min_p: r.min_p,
-            repeat_penalty: r.repeat_penalty,
-            seed: r.seed,
-        };
         let wants = r.logprobs == Some(true);
         let top = r.top_logprobs.unwrap_or(0);
         let ask = Self {
             prompts: vec![conversation(r, entry)?],
-            choices: choices(r.n, limits)?,
-            sampling: sampling(&choosing)?,
+            choices,
+            sampling,
             max_tokens: max_tokens(field, wanted.unwrap_or(entry.room.min(limits.answer_tokens)), limits)?,
-            stops: stops(r.stop.as_ref(), limits)?,
+            stops,
             logprobs: wants.then(|| probable("top_logprobs", top, limits)).transpose()?,
         };
         ask.check("messages", entry, limits)?;
@@ -134,14 +128,6 @@ impl Ask {
 
 fn refuse(field: &str, is_set: bool) -> Result<(), ApiError> {
     if is_set { Err(ApiError::field(field, format!("`{field}` is not supported with this value"))) } else { Ok(()) }
-}
-
-fn refuse_nonzero(field: &str, value: Option<f32>) -> Result<(), ApiError> {
-    refuse(field, value.is_some_and(|v| v != 0.0))
-}
-
-fn refuse_bias(bias: Option<&Map<String, Value>>) -> Result<(), ApiError> {
-    refuse("logit_bias", bias.is_some_and(|b| !b.is_empty()))
 }
 
 fn vocabulary(entry: &Entry) -> Result<&Tokenizer, ApiError> {
@@ -225,7 +211,7 @@ fn stops(of: Option<&Stops>, limits: &Limits) -> Result<Vec<String>, ApiError> {
 }
 
 /// OpenAI's defaults. Without a seed, one that nobody knows.
-fn sampling(c: &Choosing) -> Result<SamplingConfig, ApiError> {
+fn sampling(c: &Common<'_>) -> Result<SamplingConfig, ApiError> {
     let config = SamplingConfig {
         temperature: c.temperature.unwrap_or(1.0),
         top_k: c.top_k.filter(|&k| k > 0),
@@ -236,11 +222,13 @@ fn sampling(c: &Choosing) -> Result<SamplingConfig, ApiError> {
         ..SamplingConfig::greedy()
     };
     if let Err(error) = Sampler::new(config) {
-        let said = error.to_string();
-        let fields =
-            [("temperature", "temperature"), ("top-p", "top_p"), ("min-p", "min_p"), ("penalty", "repeat_penalty")];
-        let field = fields.iter().find(|(word, _)| said.contains(word)).map_or("temperature", |(_, field)| field);
-        return Err(ApiError::field(field, said));
+        let field = match &error {
+            SamplingError::Setting { setting: "top-p", .. } => "top_p",
+            SamplingError::Setting { setting: "min-p", .. } => "min_p",
+            SamplingError::Setting { setting: "the repetition penalty", .. } => "repeat_penalty",
+            _ => "temperature",
+        };
+        return Err(ApiError::field(field, error.to_string()));
     }
     Ok(config)
 }

@@ -6,6 +6,7 @@ pub mod request;
 mod shape;
 
 use super::body::Json;
+use super::config::Limits;
 use super::error::ApiError;
 use super::model::{Entry, Phase};
 use super::state::ServiceState;
@@ -15,7 +16,7 @@ use ask::Ask;
 use axum::extract::{Path, State};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use request::{ChatRequest, CompletionRequest, StreamOptions};
+use request::{ChatRequest, CompletionRequest, Delivery};
 use serde_json::{Value, json};
 use shape::{Head, Shape};
 use std::hash::{BuildHasher, RandomState};
@@ -64,11 +65,8 @@ async fn completions(
     State(state): State<Arc<ServiceState>>,
     Json(request): Json<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let entry = state.model(request.model.as_deref())?;
-    let (stream, options) = (request.stream == Some(true), request.stream_options.unwrap_or_default());
-    let (own, limits) = (Arc::clone(&entry), state.core.config.limits.clone());
-    let ask = blocking(move || Ask::completion(&request, &own, &limits)).await?;
-    answer(&state, entry, Shape::Text, ask, stream, options).await
+    let delivery = request.delivery();
+    answer(&state, Shape::Text, delivery, move |entry, limits| Ask::completion(&request, entry, limits)).await
 }
 
 /// Goes on with a conversation.
@@ -79,11 +77,8 @@ async fn completions(
     (status = 415, description = "no JSON"), (status = 429, description = "too many wait"),
     (status = 503, description = "the model cannot answer now")))]
 async fn chat(State(state): State<Arc<ServiceState>>, Json(request): Json<ChatRequest>) -> Result<Response, ApiError> {
-    let entry = state.model(request.model.as_deref())?;
-    let (stream, options) = (request.stream == Some(true), request.stream_options.unwrap_or_default());
-    let (own, limits) = (Arc::clone(&entry), state.core.config.limits.clone());
-    let ask = blocking(move || Ask::chat(&request, &own, &limits)).await?;
-    answer(&state, entry, Shape::Chat, ask, stream, options).await
+    let delivery = request.delivery();
+    answer(&state, Shape::Chat, delivery, move |entry, limits| Ask::chat(&request, entry, limits)).await
 }
 
 /// Runs what may take long on a thread that may block.
@@ -95,12 +90,13 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 async fn answer(
     state: &Arc<ServiceState>,
-    entry: Arc<Entry>,
     shape: Shape,
-    ask: Ask,
-    stream: bool,
-    options: StreamOptions,
+    Delivery { model, stream, options }: Delivery,
+    ask: impl FnOnce(&Entry, &Limits) -> Result<Ask, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
+    let entry = state.model(model.as_deref())?;
+    let (own, limits) = (Arc::clone(&entry), state.core.config.limits.clone());
+    let ask = blocking(move || ask(&own, &limits)).await?;
     if let Err(error) = may_answer(&entry) {
         state.core.stats.failure(error.code);
         return Err(error);
