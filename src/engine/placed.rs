@@ -178,8 +178,12 @@ fn given_shares(split: &[f32], gpus: usize) -> Result<Vec<f32>, EngineError> {
     if let Some(bad) = split.iter().find(|s| !s.is_finite() || **s < 0.0) {
         return Err(EngineError::Settings(format!("--tensor-split: {bad} is no share; write 0 or more")));
     }
-    if gpus > 0 && split.iter().sum::<f32>() <= 0.0 {
+    let sum: f32 = split.iter().sum();
+    if gpus > 0 && sum <= 0.0 {
         return Err(EngineError::Settings("--tensor-split: all shares are 0".to_owned()));
+    }
+    if sum.is_infinite() {
+        return Err(EngineError::Settings("--tensor-split: the shares are too large to be added up".to_owned()));
     }
     Ok(split.iter().copied().chain(std::iter::repeat(0.0)).take(gpus).collect())
 }

@@ -2,7 +2,10 @@
 
 use loadmaster_graph::DeviceId;
 use loadmaster_sched::Machine;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
+
+/// Most bytes that a compiled pattern may take: names of weights need few.
+const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 /// Sends weights to a device by name.
 #[derive(Clone, Debug)]
@@ -46,7 +49,7 @@ impl Override {
     pub fn parse(text: &str, machine: &Machine) -> Result<Self, OverrideError> {
         let (pattern, name) = text.rsplit_once('=').ok_or_else(|| OverrideError::Form { text: text.to_owned() })?;
         let fault = |e: regex::Error| OverrideError::Pattern { text: text.to_owned(), why: e.to_string() };
-        let pattern = Regex::new(pattern).map_err(fault)?;
+        let pattern = RegexBuilder::new(pattern).size_limit(MAX_PATTERN_BYTES).build().map_err(fault)?;
         let device = machine.device_named(name).ok_or_else(|| OverrideError::Device {
             text: text.to_owned(),
             device: name.to_owned(),

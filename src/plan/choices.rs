@@ -13,6 +13,8 @@ use std::num::NonZeroU32;
 
 /// Most pipeline copies: more than any number of devices that a graph is cut over has use for.
 pub const MAX_COPIES: u32 = 64;
+/// Most placements by name: each is a compiled pattern.
+pub const MAX_OVERRIDES: usize = 256;
 
 /// How a model is placed and run, as it is written down.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -55,6 +57,12 @@ pub enum ChoicesError {
         /// The name.
         name: String,
     },
+    /// More placements by name than may be.
+    #[error("{found} placements by name are given, the limit is {MAX_OVERRIDES}")]
+    Overrides {
+        /// How many.
+        found: usize,
+    },
     /// A count that must not be 0, or is too large.
     #[error("{what} is {found}: it must be from 1 to {limit}")]
     Count {
@@ -70,6 +78,10 @@ pub enum ChoicesError {
 impl Choices {
     /// Errors: a number that makes no sense.
     pub fn check(&self) -> Result<(), ChoicesError> {
+        let found = self.override_tensor.len();
+        if found > MAX_OVERRIDES {
+            return Err(ChoicesError::Overrides { found });
+        }
         let context = loadmaster_models::hparams::MAX_CONTEXT;
         let counts = [
             ("the context", self.ctx, context),

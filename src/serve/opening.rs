@@ -85,7 +85,10 @@ impl LoadSpec {
         if ctx < parallel {
             return Err(ApiError::field("settings.ctx", format!("ctx is {ctx}: {parallel} sequences share it")));
         }
-        let ubatch = s.ubatch.unwrap_or(MICRO_BATCH.max(parallel)).min(ctx);
+        let ubatch = s.ubatch.unwrap_or_else(|| MICRO_BATCH.max(parallel).min(ctx));
+        if ubatch > ctx {
+            return Err(ApiError::field("settings.ubatch", format!("ubatch is {ubatch}, but ctx only {ctx}")));
+        }
         let choices = Choices {
             ctx,
             batch: ubatch,
@@ -142,12 +145,22 @@ pub(super) fn file_of(config: &Config, path: &str) -> Result<Model, ApiError> {
         let message = format!("there is no `{path}` in the service's directory of models");
         return Err(ApiError { field: Some("path".to_owned()), ..ApiError::not_found("file_not_found", message) });
     }
+    if !lies_within(&file, &config.models) {
+        let message = format!("`{path}` is a link that leads out of the service's directory of models");
+        return Err(ApiError::field("path", message));
+    }
     Model::open(&file).map_err(|e| {
         let refused = engine_refused(&e);
         // The client knows the file by the path that it gave.
         let message = refused.message.replace(&*file.to_string_lossy(), path);
         ApiError { message, ..refused }
     })
+}
+
+/// Whether a file is in a directory, links followed.
+fn lies_within(file: &Path, directory: &Path) -> bool {
+    let (Ok(file), Ok(directory)) = (file.canonicalize(), directory.canonicalize()) else { return false };
+    file.starts_with(directory)
 }
 
 /// A model with its tokenizer and template. Errors: 400, 404.

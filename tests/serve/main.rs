@@ -3,6 +3,7 @@
 
 mod answers;
 mod faults;
+mod hostile;
 mod ledger;
 mod limits;
 mod loads;

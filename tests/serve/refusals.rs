@@ -185,6 +185,11 @@ fn limits_of_the_file_are_the_defaults_and_every_range_is_checked() {
         "[limits]\nbody_bytes = 0",
         "[limits]\nheader_seconds = 0",
         "[limits]\nfrob = 1",
+        // A semaphore takes no such number, and a queue of this length is none.
+        "[limits]\nfollowers = 9223372036854775807",
+        "[limits]\nqueue = 9223372036854775807",
+        "[limits]\nstops = 9223372036854775807",
+        "[limits]\nstop_bytes = 0",
         "listen = \"here\"",
     ] {
         let error = Config::parse(bad).unwrap_err().to_string();
