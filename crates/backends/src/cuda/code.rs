@@ -19,17 +19,10 @@ impl Code {
     /// Whether the context can do nothing any more, so that every later call fails: bad addresses, broken kernels,
     /// uncorrectable memory, a card that fell off its bus.
     pub(crate) const fn is_sticky(self) -> bool {
-        const FAILED_IN_A_KERNEL: [c_int; 10] = [700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
-        const BROKEN_HARDWARE: [c_int; 6] = [214, 220, 226, 227, 721, 46];
-        let mut i = 0;
-        while i < FAILED_IN_A_KERNEL.len() {
-            if self.0 == FAILED_IN_A_KERNEL[i] || (i < BROKEN_HARDWARE.len() && self.0 == BROKEN_HARDWARE[i]) {
-                return true;
-            }
-            i += 1;
-        }
-        // Shutting down; not identified any further.
-        self.0 == 4
+        let failed_in_a_kernel = matches!(self.0, 700 | 702 | 709 | 710 | 714..=719);
+        let broken_hardware = matches!(self.0, 46 | 214 | 220 | 226 | 227 | 721);
+        let shutting_down = self.0 == 4;
+        failed_in_a_kernel || broken_hardware || shutting_down
     }
 }
 

@@ -13,9 +13,12 @@ use loadmaster_graph::DType;
 #[derive(Clone, Copy)]
 pub(crate) struct Slopes {
     max_bias: f32,
-    whole: u32,
-    m0: f32,
-    m1: f32,
+    /// Heads in the first part.
+    pub(crate) whole: u32,
+    /// What the first part's slopes are powers of.
+    pub(crate) m0: f32,
+    /// What the second part's are odd powers of.
+    pub(crate) m1: f32,
 }
 
 impl Slopes {

@@ -3,8 +3,8 @@
 use super::build::{Build, DST, scratch};
 use super::node::Node;
 use super::products::MOST_BLOCKS;
-use super::rows::Slopes;
 use super::types::{Launches, Layout, Target};
+use crate::cpu::Slopes;
 use crate::error::Unsupported;
 use loadmaster_graph::DType;
 
@@ -89,11 +89,11 @@ pub(super) fn flash_attn(node: &Node<'_>, target: &Target) -> Result<Launches, U
     let (softcap, bias) = (node.float(2), node.float(1));
     let scale = if softcap == 0.0 { node.float(0) } else { node.float(0) / softcap };
     let slopes = Slopes::new(bias, heads);
-    let [m0, m1] = slopes.bases;
     let build = Build::new("attention", kernel, &out).dst_at(place);
     let build = build.source(0, &it.q).source(1, &it.k).source(2, &it.v);
     let build = build.optional(3, node.optional(3)).optional(4, node.optional(4));
-    let build = build.floats([scale, bias, m0, m1, softcap]).longs([slopes.whole, it.group, splits, part]);
+    let build =
+        build.floats([scale, bias, slopes.m0, slopes.m1, softcap]).longs([slopes.whole.into(), it.group, splits, part]);
     let grid = [tiles as u32, groups as u32, (splits * batch) as u32];
     let attend = build.grid(grid, KEYS as u32).shared(shared as u32);
     if splits == 1 {

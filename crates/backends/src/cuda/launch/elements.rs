@@ -76,7 +76,7 @@ pub(super) fn is_unary(op: Op) -> bool {
 /// One source, SCALE, CLAMP, FILL.
 pub(super) fn unary(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let (op, dst) = (node.view().op, node.dst());
-    let number = unary_number(op).unwrap_or_default();
+    let number = node.require_some(unary_number(op), "it must be one of elementwise.cu")?;
     let words = match op {
         Op::Scale | Op::Clamp | Op::Fill => [node.float(0), node.float(1)],
         _ => [0.0; 2],

@@ -95,6 +95,10 @@ impl<'a> Node<'a> {
     pub(super) fn require(&self, holds: bool, rule: &'static str) -> Result<(), Unsupported> {
         if holds { Ok(()) } else { Err(self.refuse(format_args!("{rule}"))) }
     }
+    /// Errors: the rule, where nothing keeps it.
+    pub(super) fn require_some<T>(&self, value: Option<T>, rule: &'static str) -> Result<T, Unsupported> {
+        value.ok_or_else(|| self.refuse(format_args!("{rule}")))
+    }
     /// Errors: the rule on a parameter word, where it does not hold.
     pub(super) fn require_word(&self, i: usize, holds: bool, rule: &'static str) -> Result<(), Unsupported> {
         if holds { Ok(()) } else { Err(self.refuse(format_args!("parameter word {i} is {:#x}: {rule}", self.word(i)))) }

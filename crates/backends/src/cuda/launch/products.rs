@@ -21,12 +21,15 @@ const MATRIX_UNITS: u32 = 80;
 /// Most blocks along the second and third dimension of a grid.
 pub(super) const MOST_BLOCKS: u64 = 65_535;
 
+const NO_PRODUCT: &str = "there is no product with this weight type";
+
 /// Kernels of a weight type.
 struct Kernels {
     one: &'static str,
     few: &'static str,
     many: &'static str,
-    by_units: &'static str,
+    /// On matrix units, which take no 32-bit floats.
+    by_units: Option<&'static str>,
     by_id: &'static str,
 }
 
@@ -42,24 +45,39 @@ pub(super) enum Rounding {
 }
 
 macro_rules! kernels {
+    ($name:literal, $by_units:expr) => {
+        Kernels {
+            one: concat!("lm_mul_mat_vec1_", $name),
+            few: concat!("lm_mul_mat_vec8_", $name),
+            many: concat!("lm_mul_mat_tile_", $name),
+            by_units: $by_units,
+            by_id: concat!("lm_mul_mat_id_", $name),
+        }
+    };
     ($($dtype:ident $name:literal,)*) => {
         fn kernels(weights: DType) -> Option<Kernels> {
             Some(match weights {
-                $(DType::$dtype => Kernels {
-                    one: concat!("lm_mul_mat_vec1_", $name),
-                    few: concat!("lm_mul_mat_vec8_", $name),
-                    many: concat!("lm_mul_mat_tile_", $name),
-                    by_units: concat!("lm_mul_mat_mma_", $name),
-                    by_id: concat!("lm_mul_mat_id_", $name),
-                },)*
+                DType::F32 => kernels!("f32", None),
+                $(DType::$dtype => kernels!($name, Some(concat!("lm_mul_mat_mma_", $name))),)*
                 _ => return None,
             })
         }
     };
 }
 kernels! {
-    F32 "f32", F16 "f16", Bf16 "bf16", Q4_0 "q4_0", Q4_1 "q4_1", Q5_0 "q5_0", Q5_1 "q5_1", Q8_0 "q8_0",
+    F16 "f16", Bf16 "bf16", Q4_0 "q4_0", Q4_1 "q4_1", Q5_0 "q5_0", Q5_1 "q5_1", Q8_0 "q8_0",
     Iq4Nl "iq4_nl", Q2K "q2_K", Q3K "q3_K", Q4K "q4_K", Q5K "q5_K", Q6K "q6_K", Iq4Xs "iq4_xs",
+}
+
+/// Source and name of every kernel that a weight type can be given.
+#[cfg(test)]
+pub(super) fn named(weights: DType) -> Vec<(&'static str, &'static str)> {
+    let of = |k: Kernels| {
+        let by_units = k.by_units.map(|kernel| ("mul_mat_mma", kernel));
+        let [vec, tile, id] = ["mul_mat_vec", "mul_mat_tile", "mul_mat_id"];
+        [(vec, k.one), (vec, k.few), (tile, k.many), (id, k.by_id)].into_iter().chain(by_units)
+    };
+    kernels(weights).into_iter().flat_map(of).collect()
 }
 
 /// The rounding for a weight type.
@@ -116,16 +134,13 @@ pub(super) fn mul_mat(node: &Node<'_>, target: &Target) -> Result<Launches, Unsu
     node.require(dst.ne[1..] == x.ne[1..], "the result must have a column for each row of the second source")?;
     let repeats = |n: u64, of: u64| of != 0 && n.is_multiple_of(of);
     node.require(repeats(x.ne[2], w.ne[2]) && repeats(x.ne[3], w.ne[3]), "the first source must repeat")?;
-    let kernels = kernels(w.dtype);
-    node.require(kernels.is_some(), "there is no product with this weight type")?;
-    let Some(kernels) = kernels else { return Ok(Launches::default()) };
-    let (source, kernel, rows, columns, threads) = match dst.ne[1] {
-        1 => ("mul_mat_vec", kernels.one, WARPS, 1, THREADS),
-        2..=FEW_COLUMNS => ("mul_mat_vec", kernels.few, WARPS, COLUMNS, THREADS),
-        _ if target.arch >= MATRIX_UNITS && w.dtype != DType::F32 => {
-            ("mul_mat_mma", kernels.by_units, TILE, TILE, TILE_THREADS)
-        }
-        _ => ("mul_mat_tile", kernels.many, TILE, TILE, TILE_THREADS),
+    let kernels = node.require_some(kernels(w.dtype), NO_PRODUCT)?;
+    let by_units = kernels.by_units.filter(|_| target.arch >= MATRIX_UNITS);
+    let (source, kernel, rows, columns, threads) = match (dst.ne[1], by_units) {
+        (1, _) => ("mul_mat_vec", kernels.one, WARPS, 1, THREADS),
+        (2..=FEW_COLUMNS, _) => ("mul_mat_vec", kernels.few, WARPS, COLUMNS, THREADS),
+        (_, Some(kernel)) => ("mul_mat_mma", kernel, TILE, TILE, TILE_THREADS),
+        (_, None) => ("mul_mat_tile", kernels.many, TILE, TILE, TILE_THREADS),
     };
     let grid = grid(node, dst.ne[0].div_ceil(rows), dst.ne[1].div_ceil(columns), dst.ne[2] * dst.ne[3])?;
     let build = Build::new(source, kernel, &dst).source(0, &w).grid(grid, threads);
@@ -140,9 +155,7 @@ pub(super) fn mul_mat_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
     node.require(dst.ne[1] == ids.ne[0] && dst.ne[2] == ids.ne[1], "there must be a result for each index")?;
     let repeats = x.ne[1] != 0 && ids.ne[0].is_multiple_of(x.ne[1]);
     node.require(repeats && x.ne[2] == ids.ne[1], "activations must repeat over the indices")?;
-    let kernels = kernels(w.dtype);
-    node.require(kernels.is_some(), "there is no product with this weight type")?;
-    let Some(kernels) = kernels else { return Ok(Launches::default()) };
+    let kernels = node.require_some(kernels(w.dtype), NO_PRODUCT)?;
     let grid = grid(node, dst.ne[0].div_ceil(WARPS), dst.ne[1], dst.ne[2])?;
     let build = Build::new("mul_mat_id", kernels.by_id, &dst).source(0, &w).source(2, &ids).grid(grid, THREADS);
     Ok(with_activations(build, &x, w.dtype))

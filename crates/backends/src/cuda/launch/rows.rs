@@ -3,6 +3,7 @@
 use super::build::Build;
 use super::node::Node;
 use super::types::Launches;
+use crate::cpu::Slopes;
 use crate::error::Unsupported;
 use loadmaster_graph::Op;
 
@@ -22,20 +23,6 @@ pub(super) fn norm(node: &Node<'_>) -> Result<Launches, Unsupported> {
     Ok(build.rows(dst.rows(), dst.ne[0]).into())
 }
 
-/// What the slopes of ALiBi are made of: bases of the two sequences, heads in the first.
-pub(super) struct Slopes {
-    pub(super) bases: [f32; 2],
-    pub(super) whole: u64,
-}
-
-impl Slopes {
-    pub(super) fn new(max_bias: f32, heads: u64) -> Self {
-        let whole = 1u64 << heads.max(1).ilog2().min(31);
-        let base = |bias: f32| 2.0f32.powf(-bias / whole as f32);
-        Self { bases: [base(max_bias), base(max_bias / 2.0)], whole }
-    }
-}
-
 /// SOFT_MAX.
 pub(super) fn soft_max(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let (x, mask, sinks, dst) = (node.src(0)?, node.optional(1), node.optional(2), node.dst());
@@ -49,9 +36,8 @@ pub(super) fn soft_max(node: &Node<'_>) -> Result<Launches, Unsupported> {
         node.require(s.packed_rows() && s.ne[0] >= dst.ne[2], "there must be a sink for each head")?;
     }
     let slopes = Slopes::new(node.float(1), dst.ne[2]);
-    let [m0, m1] = slopes.bases;
     let build = Build::new("norm", "lm_soft_max", &dst).source(0, &x).optional(1, mask).optional(2, sinks);
-    let build = build.floats([node.float(0), node.float(1), m0, m1]).longs([slopes.whole]);
+    let build = build.floats([node.float(0), node.float(1), slopes.m0, slopes.m1]).longs([slopes.whole.into()]);
     Ok(build.rows(dst.rows(), dst.ne[0]).into())
 }
 

@@ -7,7 +7,8 @@ use super::sources::{HEADERS, SOURCES};
 use super::types::{Base, Launch, Layout, LmTensor, NodeView, Place, Target};
 use crate::cpu::supports;
 use loadmaster_graph::file::GraphFile;
-use loadmaster_graph::{Graph, TensorId};
+use loadmaster_graph::{DType, Graph, TensorId};
+use std::collections::BTreeSet;
 
 /// Kernels by source, as kernels.def lists them.
 fn defined() -> Vec<(&'static str, &'static str)> {
@@ -31,6 +32,13 @@ fn every_header_that_a_source_includes_is_carried_along() {
     for (source, kernel) in defined() {
         assert!(SOURCES.iter().any(|(s, _)| *s == source), "{kernel} stands in {source}.cu, which is not carried");
     }
+}
+
+#[test]
+fn every_product_that_a_weight_type_can_be_given_exists_and_no_other_does() {
+    let named: BTreeSet<_> = DType::ALL.iter().flat_map(|&dtype| super::products::named(dtype)).collect();
+    let products = defined().into_iter().filter(|(source, _)| source.starts_with("mul_mat"));
+    assert_eq!(named, products.collect());
 }
 
 /// What a node of a graph file looks like to [`super::launches`].
