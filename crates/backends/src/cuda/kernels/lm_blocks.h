@@ -195,48 +195,48 @@ LM_UNROLL
     LM_DEVICE_STATIC void put_factors(LmByte* b, float d, float) { lm_put_half(b + 108, d); }
 };
 
-// The 6-bit scales and minima of Q4_K and Q5_K, in 12 bytes: the first four of each in the low bits of four bytes each,
-// the others split between the last four bytes and the high bits of the first eight.
-LM_DEVICE LmScales lm_six_bits(const LmByte* b, int g) {
-    const LmByte* p = b + 4;
-    int s = g < 4 ? p[g] & 63 : (p[g + 4] & 15) | p[g - 4] >> 6 << 4;
-    int t = g < 4 ? p[g + 4] & 63 : p[g + 4] >> 4 | p[g] >> 6 << 4;
-    LmScales scales = {lm_half_at(b), -lm_half_at(b + 2), s, s, t, t};
-    return scales;
-}
-LM_DEVICE void lm_put_six_bits(LmByte* b, int g, int s, int t) {
-    LmByte* p = b + 4;
-    if (g < 4) {
-        p[g] |= static_cast<LmByte>(s & 63);
-        p[g + 4] |= static_cast<LmByte>(t & 63);
-    } else {
-        p[g + 4] |= static_cast<LmByte>((s & 15) | t << 4);
-        p[g - 4] |= static_cast<LmByte>(s >> 4 << 6);
-        p[g] |= static_cast<LmByte>(t >> 4 << 6);
+// What Q4_K and Q5_K share: two factors, then 6-bit scales and minima in 12 bytes, the first four of each in the low bits
+// of four bytes each, the others split between the last four bytes and the high bits of the first eight.
+struct LmSixBits : LmBlock256 {
+    enum { MIN = 1, ZERO = 0, GROUP = 32, TOP_SCALE = 63 };
+    LM_DEVICE_STATIC LmScales scales(const LmByte* b, int g) {
+        const LmByte* p = b + 4;
+        int s = g < 4 ? p[g] & 63 : (p[g + 4] & 15) | p[g - 4] >> 6 << 4;
+        int t = g < 4 ? p[g + 4] & 63 : p[g + 4] >> 4 | p[g] >> 6 << 4;
+        LmScales scales = {lm_half_at(b), -lm_half_at(b + 2), s, s, t, t};
+        return scales;
     }
-}
-LM_DEVICE void lm_put_factors(LmByte* b, float d, float m) {
-    lm_put_half(b, d);
-    lm_put_half(b + 2, m);
-}
+    LM_DEVICE_STATIC void put_scale(LmByte* b, int g, int s, int t) {
+        LmByte* p = b + 4;
+        if (g < 4) {
+            p[g] |= static_cast<LmByte>(s & 63);
+            p[g + 4] |= static_cast<LmByte>(t & 63);
+        } else {
+            p[g + 4] |= static_cast<LmByte>((s & 15) | t << 4);
+            p[g - 4] |= static_cast<LmByte>(s >> 4 << 6);
+            p[g] |= static_cast<LmByte>(t >> 4 << 6);
+        }
+    }
+    LM_DEVICE_STATIC void put_factors(LmByte* b, float d, float m) {
+        lm_put_half(b, d);
+        lm_put_half(b + 2, m);
+    }
+};
 
-struct LmQ4K : LmBlock256 {
-    enum { SIZE = 144, ALIGN = 4, MIN = 1, ZERO = 0, GROUP = 32, TOP_SCALE = 63, TOP_CODE = 15 };
+struct LmQ4K : LmSixBits {
+    enum { SIZE = 144, ALIGN = 4, TOP_CODE = 15 };
     LM_DEVICE_STATIC void codes(const LmByte* b, int part, int q[8]) {
         const LmByte* from = b + 16 + part / 2 * 32;
 LM_UNROLL
         for (int k = 0; k < 8; k++) q[k] = static_cast<int>(lm_word4(from + 4 * k) >> (part % 2 * 4) & 0x0f0f0f0fu);
     }
-    LM_DEVICE_STATIC LmScales scales(const LmByte* b, int part) { return lm_six_bits(b, part); }
     LM_DEVICE_STATIC void put_code(LmByte* b, int i, unsigned code) {
         b[16 + i / 64 * 32 + i % 32] |= static_cast<LmByte>((code & 15u) << (i % 64 / 32 * 4));
     }
-    LM_DEVICE_STATIC void put_scale(LmByte* b, int g, int s, int t) { lm_put_six_bits(b, g, s, t); }
-    LM_DEVICE_STATIC void put_factors(LmByte* b, float d, float m) { lm_put_factors(b, d, m); }
 };
 
-struct LmQ5K : LmBlock256 {
-    enum { SIZE = 176, ALIGN = 4, MIN = 1, ZERO = 0, GROUP = 32, TOP_SCALE = 63, TOP_CODE = 31 };
+struct LmQ5K : LmSixBits {
+    enum { SIZE = 176, ALIGN = 4, TOP_CODE = 31 };
     LM_DEVICE_STATIC void codes(const LmByte* b, int part, int q[8]) {
         const LmByte* from = b + 48 + part / 2 * 32;
 LM_UNROLL
@@ -246,13 +246,10 @@ LM_UNROLL
             q[k] = static_cast<int>(low | high << 4);
         }
     }
-    LM_DEVICE_STATIC LmScales scales(const LmByte* b, int part) { return lm_six_bits(b, part); }
     LM_DEVICE_STATIC void put_code(LmByte* b, int i, unsigned code) {
         b[48 + i / 64 * 32 + i % 32] |= static_cast<LmByte>((code & 15u) << (i % 64 / 32 * 4));
         b[16 + i % 32] |= static_cast<LmByte>((code >> 4 & 1u) << (i / 32));
     }
-    LM_DEVICE_STATIC void put_scale(LmByte* b, int g, int s, int t) { lm_put_six_bits(b, g, s, t); }
-    LM_DEVICE_STATIC void put_factors(LmByte* b, float d, float m) { lm_put_factors(b, d, m); }
 };
 
 struct LmQ6K : LmBlock256 {
