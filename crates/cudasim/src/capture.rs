@@ -166,6 +166,14 @@ impl State {
         Err(self.invalid(Code::STREAM_CAPTURE_UNSUPPORTED, format_args!("{call} during a capture")))
     }
 
+    /// Calls that no capture in their context allows, whichever thread began it and in whatever mode.
+    pub(crate) fn not_captured_on(&mut self, device: u32, call: &str) -> Outcome<()> {
+        let hit = self.captures.iter().find(|(_, c)| c.device == device);
+        let Some(id) = hit.map(|(id, _)| *id) else { return Ok(()) };
+        self.spoil(id);
+        Err(self.invalid(Code::STREAM_CAPTURE_UNSUPPORTED, format_args!("{call} during a capture in the context")))
+    }
+
     pub(crate) fn spoil(&mut self, capture: u64) {
         if let Some(capture) = self.captures.get_mut(&capture) {
             capture.spoilt = true;

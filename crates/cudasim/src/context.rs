@@ -77,6 +77,10 @@ impl State {
         slot.dead = None;
         slot.used = 0;
         slot.peers.clear();
+        // Access to a context ends with it.
+        self.devices.iter_mut().for_each(|other| {
+            other.peers.remove(&device);
+        });
     }
 
     /// What is alive on a device, one line each.

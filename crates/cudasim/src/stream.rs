@@ -152,7 +152,7 @@ impl State {
 
     pub(crate) fn plan_context_sync(&mut self) -> Outcome<Wait> {
         let device = self.here()?;
-        self.not_capturing("cuCtxSynchronize")?;
+        self.not_captured_on(device, "cuCtxSynchronize")?;
         Ok(self.everything(device))
     }
 

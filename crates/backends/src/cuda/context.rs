@@ -1,14 +1,14 @@
 //! A GPU's primary context: what all devices on that GPU share, and what makes it current.
 //!
 //! Lock order: the table of contexts, then a context's peers or modules. No lock is held while the host waits for the
-//! GPU. Contexts are made current by whoever calls, at every call, so any thread may call.
+//! GPU but [`NOTING`], a leaf: what the GPU has queued waits for nobody who notes. Contexts are made current by whoever calls, at every call, so any thread may call.
 
 use super::code::Code;
 use super::driver::{Driver, NoDriver};
 use super::modules::Modules;
 use crate::error::Fault;
 use cudarc::driver::sys::{CUcontext, CUdevice};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fmt;
@@ -16,6 +16,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// The contexts that are open, by the GPU's number.
 static OPEN: Mutex<BTreeMap<u32, Weak<Context>>> = Mutex::new(BTreeMap::new());
+
+/// Held by those who note what is put into a stream, and alone by who waits for whole contexts: the driver refuses that
+/// wait, and spoils what is noted, as long as any stream of the context is being noted.
+static NOTING: RwLock<()> = RwLock::new(());
 
 /// A GPU's primary context. Given back when the last that holds it is dropped.
 pub(crate) struct Context {
@@ -25,9 +29,17 @@ pub(crate) struct Context {
     raw: CUcontext,
     /// How it was lost, once it is.
     dead: OnceLock<String>,
-    /// By number of the other GPU: whether this one reaches its memory, or why not.
-    peers: Mutex<BTreeMap<u32, Result<(), String>>>,
+    /// By number of the other GPU.
+    peers: Mutex<BTreeMap<u32, Peer>>,
     modules: Mutex<Modules>,
+}
+
+/// What was found out about the way to another GPU.
+struct Peer {
+    /// The context that was asked about: access to it ends with it.
+    context: Weak<Context>,
+    /// Whether its memory is reached, or why not.
+    reached: Result<(), String>,
 }
 
 // SAFETY: a context handle has no thread affinity: the driver allows any thread to make it current, and is itself
@@ -123,20 +135,33 @@ impl Context {
     /// Waits until nothing runs in any open context, so that memory can be given back: copies of other GPUs may use it.
     pub(crate) fn quiesce_all() {
         let open: Vec<_> = OPEN.lock().values().filter_map(Weak::upgrade).collect();
-        for context in open {
+        let alone = NOTING.write();
+        for context in &open {
             // A context that fails here runs nothing any more.
             // SAFETY: takes no arguments.
             let _ = context.try_call(|driver| unsafe { driver.context_synchronize() });
         }
+        drop(alone);
     }
 
-    /// Lets this GPU reach the memory of another. Errors: why it cannot. Asked of the driver once for a pair.
-    pub(crate) fn reach(&self, other: &Self) -> Result<(), String> {
+    /// Keeps [`Self::quiesce_all`] waiting while the guard lives. Nothing that gives memory back may be done meanwhile.
+    pub(crate) fn noting() -> RwLockReadGuard<'static, ()> {
+        NOTING.read()
+    }
+
+    /// Lets this GPU reach the memory of another. Errors: why it cannot. Asked of the driver once for a pair of contexts.
+    pub(crate) fn reach(&self, other: &Arc<Self>) -> Result<(), String> {
         if self.ordinal == other.ordinal {
             return Ok(());
         }
         let mut peers = self.peers.lock();
-        peers.entry(other.ordinal).or_insert_with(|| self.enable(other)).clone()
+        let context = Arc::downgrade(other);
+        if let Some(known) = peers.get(&other.ordinal).filter(|known| known.context.ptr_eq(&context)) {
+            return known.reached.clone();
+        }
+        let reached = self.enable(other);
+        peers.insert(other.ordinal, Peer { context, reached: reached.clone() });
+        reached
     }
 
     fn enable(&self, other: &Self) -> Result<(), String> {

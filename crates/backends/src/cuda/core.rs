@@ -6,8 +6,11 @@ use super::launch::types::Target;
 use crate::error::{Call, DeviceError, Fault};
 use crate::stats::{Counters, Space};
 use loadmaster_graph::{Bytes, TensorId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
+
+/// The stream that used the scratch memory of a device last.
+pub(crate) type ScratchUser = Option<Arc<RawStream>>;
 
 /// A logical device: a GPU, or a part of its memory.
 #[derive(Debug)]
@@ -18,8 +21,8 @@ pub(crate) struct Core {
     pub(crate) target: Target,
     /// Most bytes that its buffers take together.
     pub(crate) limit: Option<Bytes>,
-    /// The stream that used the scratch memory last.
-    pub(crate) scratch_user: Mutex<Option<Arc<RawStream>>>,
+    /// Locked before what a program knows of its replays.
+    pub(crate) scratch_user: Mutex<ScratchUser>,
 }
 
 impl Core {
@@ -35,8 +38,9 @@ impl Core {
         self.limit.map_or(Space::Unlimited, Space::Limited)
     }
 
-    /// Lets a stream use the scratch memory, behind the one that used it before.
-    pub(crate) fn enter_scratch(&self, stream: &Arc<RawStream>) -> Result<(), Fault> {
+    /// Lets a stream use the scratch memory, behind the one that used it before. Whoever wants it next waits until the
+    /// guard is dropped: by then everything that uses it must have been put into the stream.
+    pub(crate) fn enter_scratch(&self, stream: &Arc<RawStream>) -> Result<MutexGuard<'_, ScratchUser>, Fault> {
         let mut user = self.scratch_user.lock();
         if let Some(before) = user.as_ref().filter(|before| !Arc::ptr_eq(before, stream)) {
             let event = RawEvent::new(&self.context)?;
@@ -44,7 +48,7 @@ impl Core {
             event.hold(stream)?;
         }
         *user = Some(Arc::clone(stream));
-        Ok(())
+        Ok(user)
     }
 
     /// Free and total bytes of the GPU, as the driver says. Errors: the driver's.

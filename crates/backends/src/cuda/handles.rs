@@ -87,12 +87,14 @@ impl RawStream {
     pub(crate) fn capture(&self, put: impl FnOnce() -> bool) -> Result<RawGraph, Fault> {
         /// Calls of other threads are not looked at.
         const THREAD_LOCAL: u32 = 1;
+        let noting = Context::noting();
         // SAFETY: the stream lives; capturing ends below whatever happens between.
         self.context.call(|driver| unsafe { driver.capture_begin(self.raw, THREAD_LOCAL) })?;
         let is_whole = put();
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is to a handle.
         let ended = self.context.call(|driver| unsafe { driver.capture_end(self.raw, &raw mut raw) });
+        drop(noting);
         let graph = (!raw.is_null()).then(|| RawGraph { context: Arc::clone(&self.context), raw });
         ended?;
         graph.filter(|_| is_whole).ok_or_else(|| Fault::Driver { code: -1, reason: "the driver noted nothing".into() })

@@ -121,9 +121,7 @@ impl CudaProgram {
                 outcome.map_err(|fault| Refusal { tensor: Some(command.tensor), fault })
             })
         };
-        if self.scratch.is_some() {
-            self.core.enter_scratch(stream)?;
-        }
+        let _turn = self.scratch.as_ref().map(|_| self.core.enter_scratch(stream)).transpose()?;
         self.replays.lock().launch(&self.core.context, stream, first.start..last.end, put)?;
         let computed = commands.iter().filter(|command| computes(command.op)).count();
         Counters::add(&self.core.counters.kernels, computed as u64);

@@ -11,6 +11,7 @@ use super::event::{CudaEvent, Record};
 use super::handles::RawStream;
 use super::program::{CudaProgram, Refusal};
 use crate::error::{Call, DeviceError, Fault};
+use crate::host::HostBuffer;
 use crate::host::program::panic_text;
 use crate::program::Compiled;
 use crate::stats::Counters;
@@ -31,13 +32,15 @@ pub(crate) struct CudaStream {
     core: Arc<Core>,
     raw: Arc<RawStream>,
     failure: Arc<Failure>,
+    /// Copies within host memory that were made. A host function may not give memory back: that calls the driver.
+    made: Arc<Mutex<Vec<CopyCommand>>>,
 }
 
 impl CudaStream {
     /// A stream of a device. Errors: the driver gives none.
     pub(crate) fn new(core: &Arc<Core>) -> Result<Self, Fault> {
         let raw = Arc::new(RawStream::new(&core.context)?);
-        Ok(Self { core: Arc::clone(core), raw, failure: Arc::default() })
+        Ok(Self { core: Arc::clone(core), raw, failure: Arc::default(), made: Arc::default() })
     }
 
     /// Why it is stopped, if it is. Errors: the device is lost.
@@ -69,15 +72,28 @@ impl CudaStream {
     }
 
     fn copy_on_host(&self, copy: &CopyCommand) -> Result<(), DeviceError> {
-        let copy = copy.clone();
+        self.let_go();
+        let (copy, made) = (copy.clone(), Arc::clone(&self.made));
         self.call(Box::new(move || {
-            let ends = (copy.from.buffer.as_any().downcast_ref(), copy.to.buffer.as_any().downcast_ref());
-            let (Some(from), Some(to)): (Option<&crate::HostBuffer>, Option<&crate::HostBuffer>) = ends else { return };
-            let mut bytes = vec![0; copy.from.len.get() as usize];
-            // Both ranges were checked when the copy was put in.
-            let _ = from.read(copy.from.offset, &mut bytes).and_then(|()| to.write(copy.to.offset, &bytes));
+            make_on_host(&copy);
+            made.lock().push(copy);
         }))
     }
+
+    /// Lets go of the buffers of copies that were made.
+    fn let_go(&self) {
+        let made = std::mem::take(&mut *self.made.lock());
+        // Giving them back may wait for a copy that is still to be put there: not under the lock.
+        drop(made);
+    }
+}
+
+fn make_on_host(copy: &CopyCommand) {
+    let ends = (copy.from.buffer.as_any().downcast_ref(), copy.to.buffer.as_any().downcast_ref());
+    let (Some(from), Some(to)): (Option<&HostBuffer>, Option<&HostBuffer>) = ends else { return };
+    let mut bytes = vec![0; copy.from.len.get() as usize];
+    // Both ranges were checked when the copy was put in.
+    let _ = from.read(copy.from.offset, &mut bytes).and_then(|()| to.write(copy.to.offset, &bytes));
 }
 
 impl Stream for CudaStream {
@@ -168,6 +184,7 @@ impl Stream for CudaStream {
 
     fn synchronize(&self) -> Result<(), DeviceError> {
         let waited = self.raw.synchronize();
+        self.let_go();
         let failure = self.failure.lock().clone();
         match failure {
             Some(failure) => Err((*failure).clone()),

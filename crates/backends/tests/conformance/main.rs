@@ -11,6 +11,8 @@ mod bits;
 mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_bounds;
+#[cfg(feature = "cuda")]
+mod cuda_shared;
 mod element_wise;
 mod errors;
 mod formats;
