@@ -9,6 +9,7 @@
 use super::nvrtc::{self, Header};
 use loadmaster_graph::StructuralHasher;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, process};
 
 /// Environment variable with the directory of the cache.
@@ -84,7 +85,10 @@ fn write(place: &Path, ptx: &str) -> std::io::Result<()> {
     if let Some(dir) = place.parent() {
         fs::create_dir_all(dir)?;
     }
-    let half = place.with_extension(format!("{}.new", process::id()));
+    // Two GPUs of one process may compile the same source at once.
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let number = WRITES.fetch_add(1, Ordering::Relaxed);
+    let half = place.with_extension(format!("{}-{number}.new", process::id()));
     fs::write(&half, format!("{MARK}{}\n{ptx}", hash(&[ptx])))?;
     fs::rename(&half, place)
 }
