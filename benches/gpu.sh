@@ -47,9 +47,9 @@ $lm probe $all -o "${TMPDIR:-/tmp}/loadmaster-gpu.toml"
 
 # One line: tokens a second in prefill and decode.
 measure() {
-    # shellcheck disable=SC2086
-    $lm run "$@" --json -p "$prompt" -n 128 --temp 0 |
-        grep -Eo '"(prompt|decode)_tokens_per_s":[0-9.]+' | tr '\n' ' '
+    found=$($lm run "$@" --json -p "$prompt" -n 128 --temp 0)
+    found=$(printf '%s\n' "$found" | grep -Eo '"(prompt|decode)_tokens_per_s":[0-9.]+')
+    printf '%s\n' "$found" | tr '\n' ' '
     echo
 }
 
