@@ -6,10 +6,11 @@ use assert_cmd::Command;
 use loadmaster::commands::input::PolicyArg;
 use loadmaster::engine::Model;
 use loadmaster::plan::Choices;
-use loadmaster::plan::advice::{CONTEXT_BLOCK, longest_context, relaxations};
+use loadmaster::plan::advice::relaxations;
 use loadmaster::plan::fit::costs::Costs;
 use loadmaster::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST, Speed};
 use loadmaster::plan::fit::{FitError, Purpose, Request};
+use loadmaster::plan::longest::{CONTEXT_BLOCK, longest_context};
 use loadmaster::plan::saved::{SavedError, SavedPlan};
 use loadmaster_graph::{Bytes, DeviceId};
 use loadmaster_sched::Machine;
@@ -107,7 +108,8 @@ fn one_mebibyte_missing_on_one_device_is_told_to_the_byte_with_changes_that_help
 fn the_longest_context_fits_and_one_block_more_does_not() {
     let sizes = needs().map(|b| b.saturating_sub(Bytes::mib(100)));
     with_request(sizes, |request| {
-        let longest = longest_context(request, &choices()).expect("a short context fits");
+        let prepared = request.prepare(&choices()).unwrap();
+        let longest = longest_context(request, &choices(), &prepared).expect("a short context fits");
         let short = |ctx| request.short(&request.prepare(&Choices { ctx, ..choices() }).unwrap());
         assert!((CONTEXT_BLOCK..4096).contains(&longest), "{longest}");
         assert_eq!(short(longest), Bytes::ZERO);

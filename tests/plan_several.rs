@@ -5,9 +5,9 @@ use assert_cmd::Command;
 use loadmaster::commands::input::PolicyArg;
 use loadmaster::engine::Model;
 use loadmaster::plan::Choices;
-use loadmaster::plan::advice::{CONTEXT_BLOCK, longest_context};
 use loadmaster::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST};
 use loadmaster::plan::fit::{Purpose, Request};
+use loadmaster::plan::longest::{CONTEXT_BLOCK, longest_context};
 use loadmaster_graph::Bytes;
 use loadmaster_sched::Machine;
 use serde_json::Value;
@@ -123,7 +123,8 @@ fn the_longest_context_is_the_last_that_fits_of_all() {
             let last = all.iter().rposition(|&need| need <= room).map(|i| (i as u32 + 1) * CONTEXT_BLOCK);
             let tight = spec(room);
             let request = Request { model: &model, machine: &tight, speeds: &speeds, placer, reserve: Bytes::ZERO };
-            assert_eq!(longest_context(&request, &choices), last, "{name} {flash_attn} {ubatch}: {all:?}");
+            let prepared = request.prepare(&choices).unwrap();
+            assert_eq!(longest_context(&request, &choices, &prepared), last, "{name} {flash_attn} {ubatch}: {all:?}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What would make a model fit, each change planned again; and the longest context that fits.
+//! What would make a model fit, each change planned again.
 
 use super::Choices;
 use super::fit::costs::Costs;
 use super::fit::{FitError, Purpose, Request};
+use super::longest::CONTEXT_BLOCK;
 use super::saved::Predicted;
 use loadmaster_graph::Bytes;
 
@@ -12,10 +13,6 @@ const MOST: usize = 6;
 const WANTED: usize = 3;
 /// Smallest micro-batch that is tried.
 const SMALLEST_MICRO_BATCH: u32 = 16;
-/// Contexts that are tried one by one where bounds leave room and packings do not.
-const MOST_LOOSE: usize = 64;
-/// Contexts grow by blocks of this many tokens.
-pub const CONTEXT_BLOCK: u32 = 256;
 
 /// A change that makes the model fit: planned again, and checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -123,48 +120,4 @@ fn ladders(request: &Request<'_>, now: &Choices) -> Vec<Vec<Change>> {
     );
     kinds.retain(|k| !k.is_empty());
     kinds
-}
-
-/// The longest context that is tried: what the model was trained for, or what was asked for if that is more.
-#[must_use]
-pub fn longest_tried(request: &Request<'_>, choices: &Choices) -> u32 {
-    let most = request.model.params.trained_context.max(choices.ctx).max(CONTEXT_BLOCK);
-    most / CONTEXT_BLOCK * CONTEXT_BLOCK
-}
-
-/// The longest context, in whole blocks and up to what the model was trained for, that fits with all else as chosen.
-/// One block more does not fit, unless it is the longest that was tried. `None`: not even one block.
-///
-/// What a context needs is found by packing, which may need less for a longer one; what it cannot be below grows with the
-/// context. So the longest context that this leaves room for is found first, and then the longest up to there that fits:
-/// of the last 64 blocks if the two are far apart.
-#[must_use]
-pub fn longest_context(request: &Request<'_>, choices: &Choices) -> Option<u32> {
-    let most = longest_tried(request, choices) / CONTEXT_BLOCK;
-    let prepared = |blocks: u32| request.prepare(&Choices { ctx: blocks * CONTEXT_BLOCK, ..choices.clone() }).ok();
-    let fits = |blocks: u32| prepared(blocks).is_some_and(|p| request.short(&p) == Bytes::ZERO);
-    let might = |blocks: u32| prepared(blocks).is_some_and(|p| request.short_at_least(&p) == Bytes::ZERO);
-    let limit = last(1, most, &might)?;
-    if let Some(found) = (1..=limit).rev().take(MOST_LOOSE).find(|&blocks| fits(blocks)) {
-        return Some(found * CONTEXT_BLOCK);
-    }
-    let far = limit.checked_sub(MOST_LOOSE as u32).filter(|&n| n > 0)?;
-    last(1, far, &fits).map(|blocks| blocks * CONTEXT_BLOCK)
-}
-
-/// The last of `[first, end]` that holds, for what holds up to somewhere: it holds there and not for the next.
-/// O(log n) questions.
-fn last(first: u32, end: u32, holds: &dyn Fn(u32) -> bool) -> Option<u32> {
-    if holds(end) {
-        return Some(end);
-    }
-    if !holds(first) {
-        return None;
-    }
-    let (mut good, mut bad) = (first, end);
-    while good + 1 < bad {
-        let middle = good + (bad - good) / 2;
-        if holds(middle) { good = middle } else { bad = middle }
-    }
-    Some(good)
 }

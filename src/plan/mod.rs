@@ -4,6 +4,7 @@ pub mod advice;
 pub mod choices;
 pub mod fit;
 pub mod llama_cpp;
+pub mod longest;
 pub mod saved;
 
 pub use choices::{Choices, ChoicesError};

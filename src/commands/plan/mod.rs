@@ -10,10 +10,11 @@ pub use args::Args;
 pub use machine::Target;
 
 use crate::engine::Model;
-use crate::plan::advice::{self, CONTEXT_BLOCK, Relaxation};
+use crate::plan::advice::{self, Relaxation};
 use crate::plan::fit::core::WhyEmpty;
 use crate::plan::fit::costs::Costs;
 use crate::plan::fit::{FitError, Fitted, Request};
+use crate::plan::longest::{self, CONTEXT_BLOCK};
 use crate::plan::saved::SavedPlan;
 use args::{Depth, EngineArg, Format};
 use loadmaster_graph::{Bytes, DeviceId};
@@ -105,8 +106,8 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     predicted.gap = gap;
     plan.predicted = Some(predicted);
     let relaxations = if plan.fits { Vec::new() } else { advice::relaxations(request, &choices)? };
-    let longest = (!args.no_longest).then(|| advice::longest_context(request, &choices));
-    let longest_tried = advice::longest_tried(request, &choices);
+    let longest = (!args.no_longest).then(|| longest::longest_context(request, &choices, &prepared));
+    let longest_tried = longest::longest_tried(request, &choices);
     Ok(Told { empty, relaxations, longest, longest_tried, ..Told::of(plan) })
 }
 

@@ -3,8 +3,8 @@
 use super::machine::told_sources;
 use super::{Told, bytes};
 use crate::commands::table::{Column, Table, fit};
-use crate::plan::advice::CONTEXT_BLOCK;
 use crate::plan::fit::core::WhyEmpty;
+use crate::plan::longest::CONTEXT_BLOCK;
 use crate::plan::saved::{LayerPlan, SavedPlan};
 
 /// Widest line.

@@ -1,13 +1,12 @@
-//! The best cut of a row of items over a row of devices: exact dynamic programming over labels.
+//! What is cut: a row of items over a row of devices, in bytes and seconds.
 //!
 //! Items go to devices in order, each device a contiguous range that may be empty; the experts of an item may stay on
-//! the host instead. A label is a partial answer; one that is nowhere better than another is dropped.
+//! the host instead. `labels.rs` finds the best cut.
 
 use super::pipeline::makespan;
 use std::ops::Range;
 
-/// Labels kept for one state; more would make the search slow, and dropping them is told.
-pub const MAX_LABELS: usize = 4096;
+pub use super::labels::{MAX_LABELS, solve, solve_below, why_empty};
 
 /// Something that goes to one device as a whole: the embedding, a layer, the output.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -162,7 +161,7 @@ impl Problem<'_> {
     }
 
     /// By item: the seconds of it and of those after it, each where it is fastest.
-    fn least_rest(&self) -> Vec<f64> {
+    pub(super) fn least_rest(&self) -> Vec<f64> {
         let fastest = |item: &Item| {
             let on = |d: usize| [true, false].map(|here| item.seconds_on(d, here || item.experts == 0));
             (0..self.stages.len()).flat_map(on).fold(f64::INFINITY, f64::min)
@@ -202,16 +201,16 @@ impl Problem<'_> {
 }
 
 impl Item {
-    fn bytes_on(&self, device: usize) -> u64 {
+    pub(super) fn bytes_on(&self, device: usize) -> u64 {
         self.bytes_on.get(device).copied().unwrap_or(self.bytes)
     }
 
-    fn experts_on(&self, device: usize) -> u64 {
+    pub(super) fn experts_on(&self, device: usize) -> u64 {
         self.experts_on.get(device).copied().unwrap_or(self.experts)
     }
 
     /// Seconds on a device, its experts there or on the host.
-    fn seconds_on(&self, device: usize, here: bool) -> f64 {
+    pub(super) fn seconds_on(&self, device: usize, here: bool) -> f64 {
         let experts = if here { &self.experts_here } else { &self.experts_away };
         self.seconds[device] + experts.get(device).copied().unwrap_or(0.0)
     }
@@ -224,200 +223,4 @@ pub enum WhyEmpty {
     NoRoom,
     /// The best placement that uses it costs so many seconds more.
     Slower(f64),
-}
-
-#[derive(Clone, Debug)]
-struct Label {
-    device: usize,
-    start: usize,
-    /// Experts of the device's items are on the host.
-    away: bool,
-    /// The first device has items.
-    hosted: bool,
-    used: Vec<u64>,
-    stage: f64,
-    worst: f64,
-    sum: f64,
-    /// The device of each item so far, and whether its experts are there.
-    path: Vec<(usize, bool)>,
-}
-
-/// The best placement; `None` if nothing fits. O(items · devices · labels²).
-#[must_use]
-pub fn solve(problem: &Problem<'_>) -> Option<Solution> {
-    solve_below(problem, f64::INFINITY).0
-}
-
-/// The best placement that costs less than `beat`, and whether nothing was left out: then `None` means that there is none.
-/// Partial answers that cannot become one, even
-/// if memory were no matter, are not followed.
-#[must_use]
-pub fn solve_below(problem: &Problem<'_>, beat: f64) -> (Option<Solution>, bool) {
-    let mut search = Search { problem, exact: true, beat, rest: problem.least_rest() };
-    let first = Label {
-        device: 0,
-        start: 0,
-        away: false,
-        hosted: false,
-        used: vec![0; problem.pools.len()],
-        stage: 0.0,
-        worst: 0.0,
-        sum: 0.0,
-        path: Vec::new(),
-    };
-    let mut labels = search.moved(vec![first]);
-    for item in 0..problem.items.len() {
-        let taken: Vec<Label> = labels.iter().flat_map(|l| search.take(l, item)).collect();
-        labels = search.moved(taken.into_iter().filter(|l| search.may_win(l)).collect());
-    }
-    let Some(last) = problem.stages.len().checked_sub(1) else { return (None, true) };
-    let closed = labels.into_iter().filter(|l| l.device == last).filter_map(|l| search.close(&l));
-    let closed = closed.filter(|l| problem.goal.cost(l.sum, l.worst) < beat);
-    let key = |l: &Label| match problem.goal {
-        Goal::Sum => (l.sum, l.worst),
-        other => (other.cost(l.sum, l.worst), l.sum),
-    };
-    let best = closed.min_by(|a, b| {
-        let (a, b) = (key(a), key(b));
-        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
-    });
-    (best.map(|label| solution(problem, label, search.exact)), search.exact)
-}
-
-/// Why a device is empty in a best placement of this cost.
-#[must_use]
-pub fn why_empty(problem: &Problem<'_>, best: &Solution, device: usize) -> WhyEmpty {
-    let mut forced = problem.clone();
-    forced.must_use.push(device);
-    match solve(&forced) {
-        None => WhyEmpty::NoRoom,
-        Some(used) => WhyEmpty::Slower(used.cost(problem.goal) - best.cost(problem.goal)),
-    }
-}
-
-fn solution(problem: &Problem<'_>, best: Label, exact: bool) -> Solution {
-    let mut at = 0;
-    let ranges = (0..problem.stages.len()).map(|device| {
-        let start = at;
-        at += best.path[start..].iter().take_while(|(d, _)| *d == device).count();
-        start..at
-    });
-    Solution {
-        ranges: ranges.collect(),
-        experts_here: best.path.iter().map(|(_, here)| *here).collect(),
-        sum: best.sum,
-        slowest: best.worst,
-        used: best.used,
-        exact,
-    }
-}
-
-struct Search<'p, 'a> {
-    problem: &'p Problem<'a>,
-    exact: bool,
-    beat: f64,
-    /// By item: what it and those after it cost at least.
-    rest: Vec<f64>,
-}
-
-impl Search<'_, '_> {
-    /// The label with one item more on its device: its experts there or on the host.
-    fn take(&self, label: &Label, item: usize) -> Vec<Label> {
-        let problem = self.problem;
-        let what = &problem.items[item];
-        let with = |here: bool| {
-            let mut next = label.clone();
-            let stage = &problem.stages[label.device];
-            let bytes = what.bytes_on(label.device);
-            let own = if here { bytes.saturating_add(what.experts_on(label.device)) } else { bytes };
-            stage.pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(own));
-            if !here {
-                problem.host.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(what.experts_on(0)));
-            }
-            let seconds = what.seconds_on(label.device, here);
-            let before = label.path.last().map(|&(from, _)| from).filter(|&from| from != label.device);
-            let carried = before.map_or(0.0, |from| problem.cut[from][label.device]);
-            next.stage += seconds + carried;
-            next.sum += seconds + carried;
-            next.path.push((label.device, here));
-            next.away |= !here;
-            next.hosted |= label.device == 0;
-            self.fits(&next).then_some(next)
-        };
-        let choices = if what.experts > 0 && problem.experts_may_leave { &[true, false][..] } else { &[true][..] };
-        choices.iter().filter_map(|&here| with(here)).collect()
-    }
-
-    /// Whether the label can still come to cost less than what is to be beaten.
-    fn may_win(&self, label: &Label) -> bool {
-        let sum = label.sum + self.rest[label.path.len()];
-        self.beat == f64::INFINITY || self.problem.goal.cost(sum, label.worst.max(label.stage)) < self.beat
-    }
-
-    fn fits(&self, label: &Label) -> bool {
-        label.used.iter().zip(&self.problem.pools).all(|(used, free)| used <= free)
-    }
-
-    /// The label with its device done: the arena counted.
-    fn close(&self, label: &Label) -> Option<Label> {
-        let range = label.start..label.path.len();
-        let mut next = label.clone();
-        next.worst = next.worst.max(next.stage);
-        if range.is_empty() && self.problem.must_use.contains(&label.device) {
-            return None;
-        }
-        let (device, start, end) = (label.device, range.start, range.end);
-        let span = Span { device, start, end, away: label.away, hosted: label.hosted };
-        let arena = (self.problem.arena)(&span);
-        let pools = &self.problem.stages[label.device].pools;
-        pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(arena));
-        self.fits(&next).then_some(next)
-    }
-
-    /// All labels, and what they become on later devices, without those that others beat.
-    fn moved(&mut self, labels: Vec<Label>) -> Vec<Label> {
-        let mut by_device: Vec<Vec<Label>> = vec![Vec::new(); self.problem.stages.len()];
-        labels.into_iter().for_each(|l| by_device[l.device].push(l));
-        for device in 0..by_device.len() {
-            let kept = self.undominated(std::mem::take(&mut by_device[device]));
-            if device + 1 < by_device.len() {
-                let next = kept.iter().filter_map(|l| self.close(l)).map(|mut l| {
-                    (l.device, l.start, l.stage, l.away) = (device + 1, l.path.len(), 0.0, false);
-                    l
-                });
-                by_device[device + 1].extend(next);
-            }
-            by_device[device] = kept;
-        }
-        by_device.into_iter().flatten().collect()
-    }
-
-    fn undominated(&mut self, mut labels: Vec<Label>) -> Vec<Label> {
-        labels.sort_by(|a, b| a.start.cmp(&b.start).then(a.sum.total_cmp(&b.sum)).then(a.worst.total_cmp(&b.worst)));
-        let mut kept: Vec<Label> = Vec::new();
-        for label in labels {
-            let beaten = kept.iter().rev().take_while(|k| k.start == label.start).any(|k| self.beats(k, &label));
-            if !beaten {
-                kept.push(label);
-            }
-        }
-        if kept.len() > MAX_LABELS {
-            self.exact = false;
-            kept.truncate(MAX_LABELS);
-        }
-        kept
-    }
-
-    /// Whether the first is nowhere worse. An earlier start is another arena, and the device before another cut.
-    fn beats(&self, a: &Label, b: &Label) -> bool {
-        let from = |l: &Label| l.path.last().map(|p| p.0);
-        let live = |p: usize| {
-            let of_stages = self.problem.stages[a.device..].iter().any(|s| s.pools.contains(&p));
-            of_stages || self.problem.host.contains(&p)
-        };
-        let smaller = (0..a.used.len()).filter(|&p| live(p)).all(|p| a.used[p] <= b.used[p]);
-        let faster = a.sum <= b.sum && (self.problem.goal == Goal::Sum || (a.stage <= b.stage && a.worst <= b.worst));
-        let alike = a.start == b.start && from(a) == from(b) && (a.away, a.hosted) == (b.away, b.hosted);
-        alike && smaller && faster
-    }
 }

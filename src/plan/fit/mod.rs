@@ -4,6 +4,7 @@ mod arenas;
 pub mod core;
 pub mod costs;
 mod floors;
+mod labels;
 pub mod pipeline;
 mod search;
 pub mod speeds;
@@ -15,6 +16,7 @@ use crate::engine::{EngineError, Model, Prepared, prepare};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::{Bytes, DeviceId, IdVec, PoolId};
 use loadmaster_sched::Machine;
+use loadmaster_sched::machine::Pool;
 
 pub use search::Judged;
 
@@ -89,19 +91,19 @@ impl Request<'_> {
     /// Bytes that are missing, all pools together.
     #[must_use]
     pub fn short(&self, prepared: &Prepared) -> Bytes {
-        self.short_of(prepared.pools(self.machine))
+        self.short_of(&prepared.pools(self.machine))
     }
 
-    /// Bytes that are missing however the graphs are placed in their arenas.
-    #[must_use]
-    pub fn short_at_least(&self, prepared: &Prepared) -> Bytes {
+    /// What each pool holds at least, however the graphs are placed in their arenas.
+    pub(super) fn least(&self, prepared: &Prepared) -> IdVec<PoolId, Bytes> {
         let mut least = prepared.clone();
         least.devices.values_mut().for_each(|need| need.compute = need.bound.min(need.compute));
-        self.short_of(least.pools(self.machine))
+        least.pools(self.machine)
     }
 
-    fn short_of(&self, used: IdVec<PoolId, Bytes>) -> Bytes {
-        let short = |(pool, used): (&loadmaster_sched::machine::Pool, &Bytes)| {
+    /// Bytes that are missing of a use of the pools.
+    pub(super) fn short_of(&self, used: &IdVec<PoolId, Bytes>) -> Bytes {
+        let short = |(pool, used): (&Pool, &Bytes)| {
             pool.capacity.map_or(Bytes::ZERO, |c| used.saturating_add(self.reserve).saturating_sub(c))
         };
         self.machine.pools().values().zip(used.values()).map(short).fold(Bytes::ZERO, Bytes::saturating_add)
