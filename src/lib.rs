@@ -3,6 +3,7 @@
 pub mod commands;
 pub mod config;
 pub mod engine;
+pub mod files;
 pub mod placement;
 pub mod plan;
 pub mod probe;

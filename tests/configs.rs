@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 use loadmaster::config::{Config, ConfigError, MAX_BUFFER_TYPES, MAX_DEVICES, MAX_FILE_BYTES, MAX_LINKS, MAX_POOLS};
+use loadmaster::plan::saved::SavedPlan;
 use loadmaster_graph::{Bytes, Op};
 use loadmaster_sched::Machine;
 use std::path::Path;
@@ -146,6 +147,16 @@ fn a_file_that_is_too_long_is_not_read() {
     std::fs::write(&path, vec![b'#'; MAX_FILE_BYTES as usize + 1]).unwrap();
     let error = Config::read_path(&path).unwrap_err().to_string();
     assert!(error.contains("long.toml") && error.contains("exceeds the limit"), "{error}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_without_end_is_read_to_the_limit_only() {
+    let endless = Path::new("/dev/zero");
+    let error = Config::read_path(endless).unwrap_err().to_string();
+    assert!(error.contains("bytes of the file") && error.contains("exceeds the limit"), "{error}");
+    let error = SavedPlan::read(endless).unwrap_err().to_string();
+    assert!(error.contains("exceed the limit"), "{error}");
 }
 
 #[test]

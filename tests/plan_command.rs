@@ -167,6 +167,10 @@ fn a_saved_plan_comes_back_and_is_refused_for_another_model_or_machine() {
         assert!(matches!(error, SavedError::OtherModel { .. }), "{error}");
         let error = again.check(request.model, &machine(&[Bytes::gib(8), Bytes::gib(9)])).unwrap_err();
         assert!(error.to_string().contains("device 1 is SIM1 (sim, 8.00 GiB)"), "{error}");
+        again.check_prepared(request.machine, &prepared).unwrap();
+        let cut_off = SavedPlan { devices: again.devices[..1].to_vec(), ..again.clone() };
+        let error = cut_off.check_prepared(request.machine, &prepared).unwrap_err();
+        assert!(error.to_string().contains("the number of devices is 1, but here it is 3"), "{error}");
         std::fs::write(&path, "{}").unwrap();
         assert!(matches!(SavedPlan::read(&path), Err(SavedError::Format { .. })));
     });

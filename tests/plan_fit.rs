@@ -1,7 +1,11 @@
 //! The search for the best placement: known cases with their numbers, and brute force on everything small.
 
+#[path = "support/random.rs"]
+mod random;
+
 use loadmaster::plan::fit::core::{Goal, Item, Problem, Solution, Span, Stage, WhyEmpty, solve, why_empty};
 use loadmaster::plan::fit::pipeline::{ExpertCosts, best_depth, makespan, pipelined};
+use random::Random;
 use std::ops::Range;
 
 const MIB: u64 = 1 << 20;
@@ -152,18 +156,6 @@ fn uploading_experts_is_never_far_from_the_better_side() {
             let taken = if from.is_some_and(|n| batch >= n) { device } else { host };
             assert!(taken <= host.min(device) * 1.02, "{batch}: {taken} of {host} and {device}");
         }
-    }
-}
-
-/// A generator of test cases: xorshift.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
     }
 }
 

@@ -1,6 +1,9 @@
 //! The chosen placement of real models against every placement there is, each planned as it would run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "support/random.rs"]
+mod random;
+
 use loadmaster::commands::input::PolicyArg;
 use loadmaster::engine::Model;
 use loadmaster::plan::Choices;
@@ -9,6 +12,7 @@ use loadmaster::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST, Speed};
 use loadmaster::plan::fit::{FitError, Judged, Purpose, Request};
 use loadmaster_graph::Bytes;
 use loadmaster_sched::Machine;
+use random::Random;
 use std::ops::Range;
 use std::path::Path;
 
@@ -36,18 +40,6 @@ fn choices() -> Choices {
         tensor_split: None,
         override_tensor: Vec::new(),
         kv_offload: true,
-    }
-}
-
-/// A generator of test cases: xorshift.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
     }
 }
 

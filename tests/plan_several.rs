@@ -86,6 +86,42 @@ fn pools_within_a_pool_count_once_and_a_second_model_is_admitted() {
     assert_eq!((status == Some(1), plan["fits"].as_bool().unwrap()), (is_over, !is_over));
 }
 
+#[test]
+fn what_llama_cpp_takes_counts_in_pools_around_its_pool_too() {
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/unified-nested.toml");
+    let text = std::fs::read_to_string(config).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let small = folder.path().join("small.toml");
+    std::fs::write(&small, text.replace("128GiB", "4GiB")).unwrap();
+    let header = golden("headers/llama3-8b.gguf");
+    let common = ["plan", header.to_str().unwrap(), "--engine", "llama.cpp", "--machine", small.to_str().unwrap()];
+    let (out, err, status) = loadmaster(&[&common[..], &["--format", "json", "--reserve", "1GiB"]].concat());
+    assert_eq!(status, Some(1), "{err}");
+    let plan: Value = serde_json::from_str(&out).unwrap();
+    let devices = plan["devices"].as_array().unwrap();
+    let sum: u64 = devices.iter().map(|d| d["total"].as_u64().unwrap()).sum();
+    let short = plan["short"].as_array().unwrap();
+    assert_eq!((short.len(), &short[0]["pool"]), (1, &Value::from("memory")), "{short:?}");
+    assert_eq!(short[0]["bytes"].as_u64().unwrap(), sum - (3 << 30));
+    // What is kept free is not free, as in plans of our own.
+    let (free, total) = (devices[0]["free"].as_u64().unwrap(), devices[0]["total"].as_u64().unwrap());
+    assert_eq!(free + total, 95 << 30);
+    // What it cannot do is refused and not passed over.
+    for (option, told) in [(&["-o", "plan.json"][..], "-o writes a plan"), (&["--fit"], "--fit chooses")] {
+        let (_, err, status) = loadmaster(&[&common[..], option].concat());
+        assert!(status == Some(2) && err.contains(told), "{err}");
+    }
+}
+
+#[test]
+fn the_longest_context_that_was_tried_says_why_it_was_the_longest() {
+    let header = golden("headers/llama3-8b.gguf");
+    for (ctx, why) in [("4096", "8192, what the model was trained for"), ("16384", "16384, what was asked for")] {
+        let (out, err, _) = loadmaster(&["plan", header.to_str().unwrap(), "--device", "sim:24GiB", "--ctx", ctx]);
+        assert!(out.contains(why), "{out}{err}");
+    }
+}
+
 fn choices(flash_attn: bool, kv_type: &str, ubatch: u32) -> Choices {
     Choices {
         ctx: 24 * CONTEXT_BLOCK,

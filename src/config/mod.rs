@@ -45,6 +45,7 @@ mod write;
 
 pub use error::ConfigError;
 
+use crate::files::{ReadError, read_text};
 use loadmaster_graph::{Bytes, DeviceId, IdVec};
 use loadmaster_sched::Machine;
 use std::path::Path;
@@ -89,12 +90,12 @@ impl Config {
     /// Reads a machine file. Errors: those of the file system, and those of [`Config::parse`], with the path.
     pub fn read_path(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let io = |source| ConfigError::Io { path: path.to_owned(), source };
-        let length = std::fs::metadata(path).map_err(io)?.len();
-        if length > MAX_FILE_BYTES {
-            return Err(ConfigError::Limit { what: "bytes of the file", found: length, limit: MAX_FILE_BYTES }.at(path));
-        }
-        let text = std::fs::read_to_string(path).map_err(io)?;
+        let text = read_text(path, MAX_FILE_BYTES).map_err(|error| match error {
+            ReadError::Io(source) => ConfigError::Io { path: path.to_owned(), source },
+            ReadError::TooLong { found, limit } => {
+                ConfigError::Limit { what: "bytes of the file", found, limit }.at(path)
+            }
+        })?;
         Self::parse(&text).map_err(|e| e.at(path))
     }
 

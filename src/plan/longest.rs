@@ -125,3 +125,53 @@ impl<'r, 'a> Contexts<'r, 'a> {
 fn need(request: &Request<'_>, prepared: &Prepared) -> Need {
     Need { fits: request.short(prepared) == Bytes::ZERO, least: request.least(prepared) }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::commands::input::PolicyArg;
+    use crate::engine::Model;
+    use crate::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST};
+    use loadmaster_sched::Machine;
+    use std::path::Path;
+
+    #[test]
+    fn few_contexts_are_planned_to_find_the_longest() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/models/headers/llama3-8b.gguf");
+        let (model, placer) = (Model::open(&path).unwrap(), PolicyArg::Best.placer());
+        let trained = model.params.trained_context;
+        let mut between = 0;
+        for mib in [4700u64, 5000, 5500, 6000] {
+            let machine = Machine::from_specs(&[format!("sim:{mib}MiB").parse().unwrap()]).unwrap();
+            let speeds = [ASSUMED_GPU, ASSUMED_HOST];
+            let request =
+                Request { model: &model, machine: &machine, speeds: &speeds, placer: &placer, reserve: Bytes::ZERO };
+            let ctx = 2 * CONTEXT_BLOCK;
+            let choices = Choices {
+                ctx,
+                batch: 2048,
+                ubatch: 512,
+                parallel: 1,
+                flash_attn: true,
+                kv_type: "f16".to_owned(),
+                copies: 1,
+                n_gpu_layers: None,
+                tensor_split: None,
+                override_tensor: Vec::new(),
+                kv_offload: true,
+            };
+            let mut contexts = Contexts::new(&request, &choices, &request.prepare(&choices).unwrap());
+            let found = contexts.last(1, trained / CONTEXT_BLOCK, Contexts::might);
+            let planned = contexts.planned.len();
+            assert!(planned <= 6, "{mib} MiB: {found:?} after {planned}");
+            let holds = |blocks| Contexts::new(&request, &choices, &request.prepare(&choices).unwrap()).might(blocks);
+            if let Some(found) = found.filter(|&n| n < trained / CONTEXT_BLOCK) {
+                assert!(holds(found) && !holds(found + 1), "{mib} MiB: {found}");
+                between += 1;
+            }
+        }
+        assert!(between > 0, "all or nothing fits");
+    }
+}

@@ -1,5 +1,6 @@
 //! How the service is set up: TOML files as in `configs/serve`, read at the border with named limits.
 
+use crate::files::{ReadError, read_text};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -241,12 +242,10 @@ impl Config {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let io = |source| ConfigError::Io { path: path.to_owned(), source };
-    let found = std::fs::metadata(path).map_err(io)?.len();
-    if found > MAX_FILE_BYTES {
-        return Err(ConfigError::TooLong { path: path.to_owned(), found });
-    }
-    std::fs::read_to_string(path).map_err(io)
+    read_text(path, MAX_FILE_BYTES).map_err(|error| match error {
+        ReadError::Io(source) => ConfigError::Io { path: path.to_owned(), source },
+        ReadError::TooLong { found, .. } => ConfigError::TooLong { path: path.to_owned(), found },
+    })
 }
 
 /// The token in a file, without the space around it. Errors: those of the file system, a token that is unusable.

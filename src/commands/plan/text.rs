@@ -163,7 +163,8 @@ fn verdict(told: &Told) -> String {
         None => {}
         Some(None) => out += &format!("not even a context of {CONTEXT_BLOCK} fits\n"),
         Some(Some(n)) if n >= told.longest_tried => {
-            out += &format!("the longest context that was tried fits: {n}, what the model was trained for\n");
+            let why = if n > plan.choices.ctx { "the model was trained for" } else { "was asked for" };
+            out += &format!("the longest context that was tried fits: {n}, what {why}\n");
         }
         Some(Some(n)) => out += &format!("longest context that fits: {n}; {} does not\n", n + CONTEXT_BLOCK),
     }

@@ -203,6 +203,12 @@ impl Costs {
         }
     }
 
+    /// Micro-batches of the longest prompt that is given at once.
+    #[must_use]
+    pub fn micro_batches(&self, choices: &Choices) -> u32 {
+        choices.batch.min(choices.ctx).div_ceil(self.full_tokens.max(1))
+    }
+
     /// Seconds of each device for a micro-batch.
     #[must_use]
     pub fn stage_seconds(&self, machine: &Machine, layers: &LayerDevices) -> Vec<f64> {
@@ -234,7 +240,7 @@ impl Costs {
             uploaded += if *device != host && away(i) { part.experts } else { 0 };
         }
         decode += carried(machine, &prepared.one, Bytes::ZERO);
-        let micro_batches = choices.batch.min(choices.ctx).div_ceil(self.full_tokens.max(1));
+        let micro_batches = self.micro_batches(choices);
         // Uploads of weights are in the parts' times already.
         prefill[host.index()] += carried(machine, &prepared.full, Bytes(uploaded));
         let stages: Vec<f64> = prefill.into_iter().filter(|&s| s > 0.0).collect();

@@ -116,7 +116,7 @@ impl Request<'_> {
         let costs = Costs::new(self, &fitted.choices)?;
         let seconds: Vec<f64> = costs.stage_seconds(self.machine, &fitted.prepared.layers);
         let used: Vec<f64> = seconds.into_iter().filter(|&s| s > 0.0).collect();
-        let (depth, _) = pipeline::best_depth(&used, micro_batches(&fitted.choices, &costs), MAX_DEPTH);
+        let (depth, _) = pipeline::best_depth(&used, costs.micro_batches(&fitted.choices), MAX_DEPTH);
         for copies in (2..=depth).rev() {
             let choices = Choices { copies, ..fitted.choices.clone() };
             let prepared = self.prepare(&choices)?;
@@ -133,12 +133,8 @@ fn plain(base: &Choices) -> Choices {
     Choices { n_gpu_layers: None, tensor_split: None, override_tensor: Vec::new(), ..base.clone() }
 }
 
-fn micro_batches(choices: &Choices, costs: &Costs) -> u32 {
-    choices.batch.min(choices.ctx).div_ceil(costs.full_tokens.max(1))
-}
-
 fn goals(choices: &Choices, costs: &Costs, purpose: Purpose, experts_may_leave: bool) -> Goals {
-    Goals { purpose, micro_batches: micro_batches(choices, costs), depth: choices.copies, experts_may_leave }
+    Goals { purpose, micro_batches: costs.micro_batches(choices), depth: choices.copies, experts_may_leave }
 }
 
 /// A search over cuts and experts, with all else fixed.

@@ -8,6 +8,7 @@ use loadmaster_sched::Machine;
 impl SavedPlan {
     /// Errors: a device takes other bytes than the plan says, so that its memory has other rules.
     pub fn check_prepared(&self, machine: &Machine, prepared: &Prepared) -> Result<(), SavedError> {
+        check_count(self.devices.len(), prepared.devices.len())?;
         let bytes = |need: [u64; 3]| need.map(|b| Bytes(b).to_string()).join(" + ");
         for ((id, need), planned) in prepared.devices.iter().zip(&self.devices) {
             let found = [need.weights, need.cache, need.compute].map(Bytes::get);
@@ -34,12 +35,7 @@ impl SavedPlan {
             return Err(SavedError::OtherModel { what, planned, found });
         }
         let here = machine_devices(machine);
-        let count = |n: usize| n.to_string();
-        if here.len() != self.machine.len() {
-            let what = "the number of devices".to_owned();
-            let (planned, found) = (count(self.machine.len()), count(here.len()));
-            return Err(SavedError::OtherMachine { what, planned, found });
-        }
+        check_count(self.machine.len(), here.len())?;
         match self.machine.iter().zip(&here).enumerate().find(|(_, (a, b))| a != b) {
             Some((i, (planned, found))) => Err(SavedError::OtherMachine {
                 what: format!("device {i}"),
@@ -49,6 +45,14 @@ impl SavedPlan {
             None => Ok(()),
         }
     }
+}
+
+fn check_count(planned: usize, found: usize) -> Result<(), SavedError> {
+    if planned == found {
+        return Ok(());
+    }
+    let what = "the number of devices".to_owned();
+    Err(SavedError::OtherMachine { what, planned: planned.to_string(), found: found.to_string() })
 }
 
 impl std::fmt::Display for MachineDevice {

@@ -12,6 +12,7 @@ pub use parts::{
 
 use super::Choices;
 use crate::engine::{Model, Settings};
+use crate::files::{ReadError, read_text};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::Bytes;
 use loadmaster_sched::{DeviceSpec, Driver, Machine};
@@ -66,11 +67,10 @@ impl SavedPlan {
     pub fn read(path: &Path) -> Result<Self, SavedError> {
         let io = |source| SavedError::Io { path: path.to_owned(), source };
         let format = |why: String| SavedError::Format { path: path.to_owned(), why };
-        let length = std::fs::metadata(path).map_err(io)?.len();
-        if length > MAX_FILE_BYTES {
-            return Err(format(format!("{length} bytes exceed the limit of {MAX_FILE_BYTES}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(io)?;
+        let text = read_text(path, MAX_FILE_BYTES).map_err(|error| match error {
+            ReadError::Io(source) => io(source),
+            too_long @ ReadError::TooLong { .. } => format(too_long.to_string()),
+        })?;
         let plan: Self = serde_json::from_str(&text).map_err(|e| format(e.to_string()))?;
         if plan.version != VERSION {
             return Err(format(format!("version {} is not supported; plan again", plan.version)));
