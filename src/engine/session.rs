@@ -137,6 +137,7 @@ impl Engine {
     pub fn state_mut(&mut self) -> &mut KvState {
         &mut self.state
     }
+
     /// Makes a sequence hold what another one holds; what it held is forgotten. With cells of their own the bytes are
     /// copied, else shared.
     ///

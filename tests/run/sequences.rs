@@ -2,11 +2,11 @@
 //! stored in one tensor or in several. Equal means bit for bit.
 
 use super::random_models::{Family, Random, Shape};
-use super::support::open;
+use super::support::{open, tiny};
 use loadmaster::engine::{Engine, Model, Settings};
 use loadmaster_graph::DType;
 use loadmaster_models::families::Attention;
-use loadmaster_models::kv::{Batch, BatchToken, Pos, SequenceId, SequenceSet};
+use loadmaster_models::kv::{Batch, BatchToken, Pos, PromptPiece, SequenceId, SequenceSet, Sharing};
 use loadmaster_models::tokenizer::TokenId;
 use std::sync::Arc;
 
@@ -22,7 +22,24 @@ fn random_tokens(random: &mut Random, model: &Model, count: u32) -> Vec<TokenId>
 
 /// Feeds each sequence its tokens in one batch; the logits of the last token of each.
 fn feed(engine: &mut Engine, given: &[(SequenceId, &[TokenId])]) -> Vec<Vec<u32>> {
-    let mut batch = Batch::new();
+    feed_batch(engine, given, Batch::new())
+}
+
+/// The same prompt's length of tokens to each sequence, `each` at once.
+fn feed_prompts(engine: &mut Engine, prompts: &[Vec<TokenId>], each: usize) -> Vec<Vec<u32>> {
+    let all = prompts[0].len();
+    let mut last = Vec::new();
+    for before in (0..all).step_by(each) {
+        let piece = before..(before + each).min(all);
+        let given: Vec<_> = prompts.iter().enumerate().map(|(i, p)| (sequence(i), &p[piece.clone()])).collect();
+        let mut batch = Batch::new();
+        batch.set_piece(PromptPiece { before: before as u32, all: all as u32 });
+        last = feed_batch(engine, &given, batch);
+    }
+    last
+}
+
+fn feed_batch(engine: &mut Engine, given: &[(SequenceId, &[TokenId])], mut batch: Batch) -> Vec<Vec<u32>> {
     for &(id, tokens) in given {
         let mut pos = engine.state().next(id);
         for (i, &token) in tokens.iter().enumerate() {
@@ -88,6 +105,65 @@ fn sequences_decoded_together_are_each_what_they_are_alone() {
             }
         }
     });
+}
+
+/// Checks that prompts of each length, side by side, give what each gives alone, in one piece.
+fn check_cuts(model: &Arc<Model>, lengths: &[u32], cuts: &[(u32, usize)]) {
+    let mut random = Random::new(500);
+    let open = |micro_batch| {
+        let set = |s: &mut Settings| (s.context, s.sequences, s.micro_batch) = (3 * 768, 3, micro_batch);
+        open(model, &["cpu"], set).unwrap()
+    };
+    let forget = |engine: &mut Engine| {
+        (0..3).for_each(|i| engine.state_mut().remove(sequence(i), &(Pos(0)..Pos(u32::MAX))).unwrap());
+    };
+    let mut alone = open(512);
+    let mut engines: Vec<_> = cuts.iter().map(|&(micro_batch, each)| (open(micro_batch), micro_batch, each)).collect();
+    for &length in lengths {
+        let prompts: Vec<_> = (0..3).map(|_| random_tokens(&mut random, model, length)).collect();
+        let mut expected = Vec::new();
+        for prompt in &prompts {
+            expected.push(feed_prompts(&mut alone, std::slice::from_ref(prompt), prompt.len()).remove(0));
+            forget(&mut alone);
+        }
+        for (engine, micro_batch, each) in &mut engines {
+            for count in [1, 3] {
+                let found = feed_prompts(engine, &prompts[..count], *each);
+                let what = format!("{}: {count} prompts of {length}, {each} at once, {micro_batch}", model.name);
+                assert!(found == expected[..count], "{what}");
+                forget(engine);
+            }
+        }
+    }
+}
+
+#[test]
+fn prompts_side_by_side_give_the_same_bits_however_they_are_cut() {
+    for name in ["tiny-llama-Q4_K_M", "tiny-llama-F16", "tiny-qwen3moe-Q4_K_M"] {
+        let model = tiny(&format!("{name}.gguf"));
+        check_cuts(&model, &[2, 3, 5, 7, 8, 11, 18], &[(512, 64), (7, 64), (512, 5), (3, 2)]);
+    }
+}
+
+/// llama.cpp takes 512 tokens at a time: what is left over has an order of its own, also within a larger micro-batch.
+#[test]
+fn prompts_of_more_than_512_tokens_give_the_same_bits_however_they_are_cut() {
+    let mut random = Random::new(600);
+    let shape = Shape { weights: DType::F16, layers: 2, ..Shape::random(&mut random, Family::Llama) };
+    check_cuts(&shape.model(&mut random), &[512, 513, 515, 518], &[(300, 600), (2048, 600), (64, 500)]);
+}
+
+#[test]
+fn the_left_over_tokens_of_a_hundred_prompts_are_all_counted() {
+    let mut batch = Batch::new();
+    batch.set_piece(PromptPiece { before: 4, all: 7 });
+    for (i, pos) in (0..100).flat_map(|i| (4..7).map(move |pos| (i, Pos(pos)))) {
+        let sequences = SequenceSet::from_iter([sequence(i)]);
+        batch.push(BatchToken { token: TokenId::new(0), pos, sequences, wants_logits: false });
+    }
+    let parts = batch.split(512, Sharing::Unified).unwrap();
+    let counts: Vec<_> = parts.iter().map(|p| (p.len(), p.columns().tail)).collect();
+    assert_eq!(counts, [(300, 300)]);
 }
 
 #[test]

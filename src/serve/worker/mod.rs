@@ -150,7 +150,9 @@ impl Worker {
         self.step()
     }
 
-    /// Computes pieces of prompts. Pieces are powers of two, so that few graphs serve all lengths.
+    /// Computes pieces of prompts. Pieces are powers of two, so that few graphs serve all lengths; so nothing is said of
+    /// what they are pieces of, and sums have the order of single tokens: an answer depends on no other, but may differ
+    /// from `run`'s, which follows llama.cpp's order, where two tokens are almost equally likely.
     fn prompts(&mut self) -> Result<(), EngineError> {
         let mut left = PROMPT_TURN.min(self.engine.settings().largest_micro_batch() as usize);
         while let Some(at) = self.voices.iter().position(|v| !v.left().is_empty()).filter(|_| left > 0) {

@@ -29,7 +29,7 @@ pub struct ColumnOrder {
     /// Columns that are multiplied at once, at least 1.
     pub columns: u8,
     /// The last of the product's columns, which are left over when columns are taken four at a time.
-    pub tail: u8,
+    pub tail: u16,
 }
 
 impl Default for ColumnOrder {
@@ -39,25 +39,27 @@ impl Default for ColumnOrder {
 }
 
 impl ColumnOrder {
-    /// The parameter of MUL_MAT that tells it.
+    /// The parameter of MUL_MAT that tells it: `columns | tail << 8`, 0 or absent for a single column. ggml has no
+    /// such word, so recorded graphs have none. Graphs that differ in it are different, also by their structural hash,
+    /// because their results are; what they need is the same.
     pub const WORD: u8 = 2;
 
     /// All columns of a product at once. More than eight make no difference.
     #[must_use]
     pub fn of_all(columns: u32) -> Self {
         let tail = if columns < 4 { 0 } else { columns % 4 };
-        Self { columns: columns.clamp(1, 8) as u8, tail: tail as u8 }
+        Self { columns: columns.clamp(1, 8) as u8, tail: tail as u16 }
     }
 
     /// What a parameter word tells.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
-        let [columns, tail, ..] = word.to_le_bytes();
-        Self { columns: columns.max(1), tail }
+        let [columns, low, high, _] = word.to_le_bytes();
+        Self { columns: columns.max(1), tail: u16::from_le_bytes([low, high]) }
     }
 
     fn word(self) -> u32 {
-        if self == Self::default() { 0 } else { u32::from_le_bytes([self.columns, self.tail, 0, 0]) }
+        if self == Self::default() { 0 } else { u32::from(self.columns) | u32::from(self.tail) << 8 }
     }
 }
 

@@ -8,7 +8,7 @@ use super::model::{InputKind, ModelGraph};
 use super::spec::Part;
 use crate::gguf::Gguf;
 use crate::hparams::{Architecture, HParams, LayerId, RopeScaling};
-use loadmaster_graph::{IdVec, Op, TensorId};
+use loadmaster_graph::{ColumnOrder, IdVec, Op, TensorId};
 
 /// How a family departs from the plain decoder.
 struct Recipe {
@@ -268,7 +268,8 @@ impl Context<'_> {
             return Ok((attended, input));
         }
         let rows = self.input(InputKind::OutputRows)?;
-        self.b.set_column_order(self.shape.output_columns());
+        // A prompt's last token goes on alone, however many prompts end here.
+        self.b.set_column_order(ColumnOrder::default());
         Ok((self.b.get_rows(attended, rows)?, self.b.get_rows(input, rows)?))
     }
 

@@ -137,11 +137,6 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
-    /// The order behind the selection of the rows whose logits are wanted.
-    pub(super) fn output_columns(&self) -> ColumnOrder {
-        if self.columns == ColumnOrder::default() { self.columns } else { ColumnOrder::of_all(self.outputs) }
-    }
-
     /// The largest shape that a context can meet: the one to reserve memory for. Logits are wanted for every token.
     /// Tokens are rounded up to the same number for each stream, as llama.cpp does.
     #[must_use]

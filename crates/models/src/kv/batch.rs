@@ -126,6 +126,9 @@ impl Batch {
     /// Says that the tokens of each sequence are a piece of a prompt. llama.cpp adds up products with several tokens in
     /// another order than with one, and results follow it: those of a prompt do not depend on how it is cut, but differ
     /// in the last bits from those of the same tokens one by one.
+    ///
+    /// A batch of which nothing is said is summed as single tokens are: its results depend on no cut and no neighbour
+    /// either, and need fewer different graphs, but are not llama.cpp's bit for bit where it would take several tokens.
     pub fn set_piece(&mut self, piece: PromptPiece) {
         self.piece = Some(piece);
     }
@@ -178,8 +181,8 @@ impl Batch {
     }
 
     /// Cuts the batch into micro-batches of at most `limit` tokens, as llama.cpp does: in order where the cache is
-    /// shared, else the same number of tokens from each of a run of consecutive sequences. Tokens of several sequences
-    /// are never together where some are summed in another order.
+    /// shared, else the same number of tokens from each of a run of consecutive sequences. Tokens that are summed in
+    /// different orders are never together, but for a single prompt's last ones, which the order tells apart.
     pub fn split(&self, limit: u32, sharing: Sharing) -> Result<Vec<MicroBatch>, BatchError> {
         let limit = limit as usize;
         if limit == 0 {
@@ -202,13 +205,22 @@ impl Batch {
         let mut places: BTreeMap<Option<SequenceId>, u32> = BTreeMap::new();
         let mut order = |token: &BatchToken| {
             let place = places.entry(token.sequences.iter().next()).or_insert(piece.before);
-            *place += 1;
-            TokenOrder::of(*place - 1, piece.all)
+            let at = *place;
+            *place = at.saturating_add(1);
+            TokenOrder::of(at, piece.all)
         };
         let all: Vec<(MicroToken, TokenOrder)> = indexed.map(|t| (t, order(&t.token))).collect();
         let single = places.len() < 2;
-        let (tails, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, order)| !single && order.is_tail);
-        [rest, tails].into_iter().filter(|part| !part.is_empty()).map(|part| part.into_iter().unzip()).collect()
+        // Every sequence has its orders one after the other, the first sequence the earliest: so have the parts.
+        let key = |order: &TokenOrder| (order.columns, !single && order.is_tail);
+        let mut parts: Vec<Vec<(MicroToken, TokenOrder)>> = Vec::new();
+        for token in all {
+            match parts.iter_mut().find(|part| key(&part[0].1) == key(&token.1)) {
+                Some(part) => part.push(token),
+                None => parts.push(vec![token]),
+            }
+        }
+        parts.into_iter().map(|part| part.into_iter().unzip()).collect()
     }
 }
 
@@ -230,11 +242,11 @@ impl TokenOrder {
         Self { columns: ColumnOrder { tail: 0, ..order }, is_tail: place - first >= columns - u32::from(order.tail) }
     }
 
-    /// The order of a micro-batch: the first token's, with the tail that it has.
+    /// The order of a micro-batch: the first token's, with the tail that it has: at most three tokens of each sequence.
     fn of_micro_batch(orders: &[Self]) -> ColumnOrder {
         let tail = orders.iter().rev().take_while(|o| o.is_tail).count();
         let columns = orders.first().copied().unwrap_or_default().columns;
-        ColumnOrder { tail: tail.try_into().unwrap_or(u8::MAX), ..columns }
+        ColumnOrder { tail: tail.try_into().unwrap_or(u16::MAX), ..columns }
     }
 }
 
