@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 
 /// Exit status of a command that was interrupted, as shells have it.
 pub const STATUS: u8 = 130;
@@ -18,13 +19,17 @@ struct Flags {
 pub struct Interrupt(Arc<Flags>);
 
 impl Interrupt {
-    /// Listens from now on, in a thread of its own. Where the system gives no such thread, Ctrl-C keeps its usual effect.
+    /// Listens from now on, in a thread of its own: a press after this is heard. Where the system gives no such thread,
+    /// Ctrl-C keeps its usual effect.
     #[must_use]
     pub fn listen() -> Self {
         let this = Self::default();
         let flags = Arc::clone(&this.0);
+        let (unready, ready) = channel::<()>();
         // Without the thread nobody listens.
-        drop(std::thread::Builder::new().name("interrupt".into()).spawn(move || listen(&flags)));
+        drop(std::thread::Builder::new().name("interrupt".into()).spawn(move || listen(&flags, unready)));
+        // Nothing is ever sent: this ends when the thread listens, or was not made.
+        let _ = ready.recv();
         this
     }
 
@@ -44,10 +49,26 @@ impl Interrupt {
     }
 }
 
-fn listen(flags: &Flags) {
+#[cfg(unix)]
+type Presses = tokio::signal::unix::Signal;
+#[cfg(windows)]
+type Presses = tokio::signal::windows::CtrlC;
+
+#[cfg(unix)]
+fn presses() -> std::io::Result<Presses> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+}
+#[cfg(windows)]
+fn presses() -> std::io::Result<Presses> {
+    tokio::signal::windows::ctrl_c()
+}
+
+fn listen(flags: &Flags, unready: Sender<()>) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
     runtime.block_on(async {
-        while tokio::signal::ctrl_c().await.is_ok() {
+        let Ok(mut presses) = presses() else { return };
+        drop(unready);
+        while presses.recv().await.is_some() {
             let again = flags.came.swap(true, Ordering::SeqCst);
             if again || flags.idle.load(Ordering::SeqCst) {
                 std::process::exit(STATUS.into());
