@@ -3,7 +3,9 @@
 #[path = "support/random.rs"]
 mod random;
 
-use loadmaster::plan::fit::core::{Goal, Item, Problem, Solution, Span, Stage, WhyEmpty, solve, why_empty};
+use loadmaster::plan::fit::core::{
+    Arena, Goal, Item, Problem, Solution, Span, SpanClass, Stage, WhyEmpty, solve, why_empty,
+};
 use loadmaster::plan::fit::pipeline::{ExpertCosts, best_depth, makespan, pipelined};
 use random::Random;
 use std::ops::Range;
@@ -27,6 +29,7 @@ fn own_pools(n: usize) -> Vec<Stage> {
 
 fn plain(items: Vec<Item>, pools: Vec<u64>, goal: Goal) -> Problem<'static> {
     let n = pools.len();
+    let pools = pools.into_iter().map(Some).collect();
     Problem {
         items,
         stages: own_pools(n),
@@ -100,7 +103,7 @@ fn small_cards_may_stay_empty_and_the_reason_is_told() {
     let why = why_empty(&problem, &best, 2);
     assert!(matches!(why, WhyEmpty::Slower(seconds) if seconds > 0.5), "{why:?}");
     // A card that not even the arena fits on.
-    problem.pools[2] = GIB;
+    problem.pools[2] = Some(GIB);
     assert_eq!(why_empty(&problem, &best, 2), WhyEmpty::NoRoom);
 }
 
@@ -120,7 +123,7 @@ fn a_pool_in_a_pool_is_counted_once() {
     problem.cut = vec![vec![0.0; 2]; 2];
     let first = solve(&problem).unwrap();
     assert_eq!(first.used, [72 * GIB, 72 * GIB, 0, 0]);
-    let left: Vec<u64> = pools.iter().zip(&first.used).map(|(p, u)| p - u).collect();
+    let left = pools.iter().zip(&first.used).map(|(p, u)| Some(p - u)).collect();
     let second = Problem { items: slow_host(24), pools: left, ..problem.clone() };
     let second = solve(&second).expect("a second model is admitted");
     assert_eq!(second.used, [24 * GIB, 24 * GIB, 0, 0]);
@@ -188,7 +191,7 @@ fn cost_of(problem: &Problem<'_>, cuts: &[usize], experts: u32) -> Option<f64> {
     let hosted = ends[0] > 0;
     for (device, (&start, &end)) in starts.iter().zip(&ends).enumerate() {
         let away = problem.items[start..end].iter().zip(start..).any(|(it, i)| it.experts > 0 && experts >> i & 1 == 0);
-        let mut own = (problem.arena)(&Span { device, start, end, away, hosted });
+        let mut own = problem.arena.size(&Span { device, start, end, away, hosted });
         if start == end {
             problem.stages[device].pools.iter().for_each(|&p| used[p] += own);
             continue;
@@ -207,11 +210,11 @@ fn cost_of(problem: &Problem<'_>, cuts: &[usize], experts: u32) -> Option<f64> {
         sum += stage;
         slowest = slowest.max(stage);
     }
-    let fits = used.iter().zip(&problem.pools).all(|(u, p)| u <= p);
+    let fits = used.iter().zip(&problem.pools).all(|(u, p)| p.is_none_or(|p| *u <= p));
     fits.then_some(problem.goal.cost(sum, slowest))
 }
 
-fn random_problem<'a>(random: &mut Random, arena: &'a dyn Fn(&Span) -> u64) -> Problem<'a> {
+fn random_problem<'a>(random: &mut Random, arena: &'a dyn Arena) -> Problem<'a> {
     let devices = 1 + random.below(3) as usize;
     let layers = 1 + random.below(6);
     let mut times = |most: u64| (0..devices).map(|_| random.below(most) as f64).collect::<Vec<_>>();
@@ -226,7 +229,11 @@ fn random_problem<'a>(random: &mut Random, arena: &'a dyn Fn(&Span) -> u64) -> P
     };
     let items = all.into_iter().map(item).collect();
     let shared = devices > 1 && random.below(3) == 0;
-    let pools: Vec<u64> = (0..=devices).map(|_| 5 + random.below(45)).collect();
+    let mut room = || {
+        let room = 5 + random.below(45);
+        (random.below(8) > 0).then_some(room)
+    };
+    let pools = (0..=devices).map(|_| room()).collect();
     let stages = (0..devices).map(|d| Stage { pools: if shared { vec![d, devices] } else { vec![d] } }).collect();
     let cut = (0..devices).map(|_| (0..devices).map(|_| random.below(6) as f64).collect()).collect();
     let goal = match random.below(3) {
@@ -237,16 +244,26 @@ fn random_problem<'a>(random: &mut Random, arena: &'a dyn Fn(&Span) -> u64) -> P
     Problem { experts_may_leave: true, items, stages, pools, host: vec![0], cut, arena, goal, must_use: Vec::new() }
 }
 
-#[test]
-fn no_cut_and_no_choice_of_experts_beats_the_search() {
-    let arena = |s: &Span| {
-        let mixed = s.device * 3 + s.start * 7 + s.end + if s.away { 4 } else { 0 } + if s.hosted { 2 } else { 0 };
-        mixed as u64 % 9
-    };
+/// Arenas that depend on the length of a range up to two, on whether it starts at an odd item, and on its end.
+struct Classed;
+
+impl Arena for Classed {
+    fn size(&self, span: &Span) -> u64 {
+        let len = (span.end - span.start).min(2);
+        let odd = if len > 0 { span.start % 2 } else { 0 };
+        (span.device * 3 + len * 4 + odd * 5 + span.end) as u64 % 9
+    }
+
+    fn class(&self, span: &Span) -> SpanClass {
+        SpanClass([(span.end - span.start).min(2) as u64, span.start as u64 % 2, 0, 0, 0])
+    }
+}
+
+fn beats_brute_force_nowhere(arena: &dyn Arena) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut solved = 0;
     for case in 0..4000 {
-        let problem = random_problem(&mut random, &arena);
+        let problem = random_problem(&mut random, arena);
         let found = solve(&problem);
         assert!(found.as_ref().is_none_or(|f| f.exact));
         let cost = found.as_ref().map(|f: &Solution| f.cost(problem.goal));
@@ -254,6 +271,20 @@ fn no_cut_and_no_choice_of_experts_beats_the_search() {
         solved += usize::from(found.is_some());
     }
     assert!(solved > 1000, "only {solved} of 4000 fit");
+}
+
+#[test]
+fn no_cut_and_no_choice_of_experts_beats_the_search() {
+    let arena = |s: &Span| {
+        let mixed = s.device * 3 + s.start * 7 + s.end + if s.away { 4 } else { 0 } + if s.hosted { 2 } else { 0 };
+        mixed as u64 % 9
+    };
+    beats_brute_force_nowhere(&arena);
+}
+
+#[test]
+fn nor_where_ranges_of_a_class_have_equal_arenas() {
+    beats_brute_force_nowhere(&Classed);
 }
 
 #[test]

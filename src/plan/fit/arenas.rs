@@ -1,6 +1,6 @@
 //! What devices need to compute in: bounds that hold in every placement, and what was planned so far.
 
-use super::core::Span;
+use super::core::{Arena, Span, SpanClass};
 use super::costs::Costs;
 use std::collections::BTreeMap;
 
@@ -59,12 +59,6 @@ impl Arenas {
         self.floors[span.start..span.end].iter().copied().max().unwrap_or(0)
     }
 
-    /// As planned, or the floor.
-    pub(super) fn size(&self, span: &Span) -> u64 {
-        let exact = self.exact.get(span).or_else(|| self.like.get(&self.key(span)));
-        exact.copied().unwrap_or_else(|| self.floor(span))
-    }
-
     /// Takes in what was planned. Whether that is news.
     pub(super) fn learn(&mut self, span: &Span, bytes: u64) -> bool {
         let key = self.key(span);
@@ -99,5 +93,23 @@ impl Arenas {
             kinds: set(own),
             sent: if is_sent_to { set(&self.kinds[..span.start]) } else { 0 },
         }
+    }
+}
+
+impl Arena for Arenas {
+    /// As planned, or the floor.
+    fn size(&self, span: &Span) -> u64 {
+        let exact = self.exact.get(span).or_else(|| self.like.get(&self.key(span)));
+        exact.copied().unwrap_or_else(|| self.floor(span))
+    }
+
+    /// Ranges that were learned one by one are told apart by their starts.
+    fn class(&self, span: &Span) -> SpanClass {
+        let Key { len, is_first, ends, kinds, sent, .. } = self.key(span);
+        let starts_like = |s: &Span| (s.device, s.start) == (span.device, span.start) && s.end >= span.end;
+        let start = if self.exact.keys().any(starts_like) { span.start as u64 + 1 } else { 0 };
+        let first = ends.map_or(0, |(first, _)| u64::from(first) + 1);
+        let shape = (first << 8) | (len as u64) << 1 | u64::from(is_first);
+        SpanClass([start, shape, kinds, sent, self.floor(span)])
     }
 }

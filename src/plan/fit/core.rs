@@ -85,8 +85,27 @@ impl Span {
     }
 }
 
-/// Bytes that a device needs to compute a range of items.
-pub type ArenaSize<'a> = &'a dyn Fn(&Span) -> u64;
+/// What of a range its arena depends on, beside what is added to the range later: ranges of one device that end at the same
+/// item and are of one class have equal arenas, and again equal ones with more items.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SpanClass(pub [u64; 5]);
+
+/// Bytes that devices need to compute ranges of items. A function of spans is one, of which nothing more is known.
+pub trait Arena {
+    /// The bytes.
+    fn size(&self, span: &Span) -> u64;
+
+    /// What they depend on: unless told otherwise, where a range starts and all else.
+    fn class(&self, span: &Span) -> SpanClass {
+        SpanClass([span.start as u64, 0, 0, 0, 0])
+    }
+}
+
+impl<F: Fn(&Span) -> u64> Arena for F {
+    fn size(&self, span: &Span) -> u64 {
+        self(span)
+    }
+}
 
 /// What is to be placed where.
 #[derive(Clone)]
@@ -95,8 +114,8 @@ pub struct Problem<'a> {
     pub items: Vec<Item>,
     /// The row of devices.
     pub stages: Vec<Stage>,
-    /// Free bytes by pool.
-    pub pools: Vec<u64>,
+    /// Free bytes by pool; `None`: not known, and taken as enough.
+    pub pools: Vec<Option<u64>>,
     /// Pools in which experts on the host count.
     pub host: Vec<usize>,
     /// Seconds to carry a result from one device to another: `cut[from][to]`.
@@ -104,7 +123,7 @@ pub struct Problem<'a> {
     /// Whether experts may be on the host although their items are not.
     pub experts_may_leave: bool,
     /// Bytes to compute in.
-    pub arena: ArenaSize<'a>,
+    pub arena: &'a dyn Arena,
     /// What is to be minimal.
     pub goal: Goal,
     /// Devices that must not stay empty.

@@ -1,7 +1,8 @@
 //! The best cut, by exact dynamic programming over labels: partial answers, of which one that is nowhere better than another
 //! is dropped.
 
-use super::core::{Goal, Problem, Solution, Span, WhyEmpty};
+use super::core::{Goal, Problem, Solution, Span, SpanClass, WhyEmpty};
+use std::cmp::Ordering;
 
 /// Labels kept for one state; more would make the search slow, and dropping them is told.
 pub const MAX_LABELS: usize = 4096;
@@ -164,20 +165,22 @@ impl Search<'_, '_> {
     }
 
     fn fits(&self, label: &Label) -> bool {
-        label.used.iter().zip(&self.problem.pools).all(|(used, free)| used <= free)
+        label.used.iter().zip(&self.problem.pools).all(|(used, free)| free.is_none_or(|free| *used <= free))
+    }
+
+    fn span(&self, label: &Label) -> Span {
+        Span { device: label.device, start: label.start, end: label.items, away: label.away, hosted: label.hosted }
     }
 
     /// The label with its device done: the arena counted.
     fn close(&self, label: &Label) -> Option<Label> {
-        let range = label.start..label.items;
-        let mut next = label.clone();
-        next.worst = next.worst.max(next.stage);
-        if range.is_empty() && self.problem.must_use.contains(&label.device) {
+        let span = self.span(label);
+        if span.is_empty() && self.problem.must_use.contains(&label.device) {
             return None;
         }
-        let (device, start, end) = (label.device, range.start, range.end);
-        let span = Span { device, start, end, away: label.away, hosted: label.hosted };
-        let arena = (self.problem.arena)(&span);
+        let mut next = label.clone();
+        next.worst = next.worst.max(next.stage);
+        let arena = self.problem.arena.size(&span);
         let pools = &self.problem.stages[label.device].pools;
         pools.iter().for_each(|&p| next.used[p] = next.used[p].saturating_add(arena));
         self.fits(&next).then_some(next)
@@ -188,7 +191,7 @@ impl Search<'_, '_> {
         let mut by_device: Vec<Vec<Label>> = vec![Vec::new(); self.problem.stages.len()];
         labels.into_iter().for_each(|l| by_device[l.device].push(l));
         for device in 0..by_device.len() {
-            let kept = self.undominated(std::mem::take(&mut by_device[device]));
+            let kept = self.undominated(device, std::mem::take(&mut by_device[device]));
             if device + 1 < by_device.len() {
                 let next = kept.iter().filter_map(|l| self.close(l)).map(|mut l| {
                     (l.device, l.start, l.stage, l.away) = (device + 1, l.items, 0.0, false);
@@ -201,33 +204,69 @@ impl Search<'_, '_> {
         by_device.into_iter().flatten().collect()
     }
 
-    fn undominated(&mut self, mut labels: Vec<Label>) -> Vec<Label> {
-        labels.sort_by(|a, b| a.start.cmp(&b.start).then(a.sum.total_cmp(&b.sum)).then(a.worst.total_cmp(&b.worst)));
-        let mut kept: Vec<Label> = Vec::new();
-        for label in labels {
-            let beaten = kept.iter().rev().take_while(|k| k.start == label.start).any(|k| self.beats(k, &label));
-            if !beaten {
-                kept.push(label);
+    /// Those of one device that are worth following, in an order that depends on nothing but them.
+    fn undominated(&mut self, device: usize, labels: Vec<Label>) -> Vec<Label> {
+        let live = self.live(device);
+        let mut rivals: Vec<(Rivals, Label)> = labels.into_iter().map(|l| (self.rivals(&l), l)).collect();
+        rivals.sort_by(|(a, x), (b, y)| {
+            let by_times =
+                || x.sum.total_cmp(&y.sum).then(x.worst.total_cmp(&y.worst)).then(x.stage.total_cmp(&y.stage));
+            a.cmp(b).then_with(by_times).then_with(|| by_bytes(&live, x, y)).then(x.start.cmp(&y.start))
+        });
+        let mut kept: Vec<(Rivals, Label)> = Vec::new();
+        for (group, label) in rivals {
+            let others = kept.iter().rev().take_while(|(of, _)| *of == group);
+            if !others.into_iter().any(|(_, k)| self.beats(&live, k, &label)) {
+                kept.push((group, label));
             }
         }
         if kept.len() > MAX_LABELS {
             self.exact = false;
             kept.truncate(MAX_LABELS);
         }
-        kept
+        kept.into_iter().map(|(_, label)| label).collect()
     }
 
-    /// Whether the first is nowhere worse. An earlier start is another arena, and the device before another cut.
-    fn beats(&self, a: &Label, b: &Label) -> bool {
-        let live = |p: usize| {
-            let of_stages = self.problem.stages[a.device..].iter().any(|s| s.pools.contains(&p));
-            of_stages || self.problem.host.contains(&p)
+    /// Pools in which more may come to be used, and that have a limit.
+    fn live(&self, device: usize) -> Vec<usize> {
+        let problem = self.problem;
+        let used_later = |p: usize| {
+            let hosts = problem.experts_may_leave && problem.host.contains(&p);
+            hosts || problem.stages[device..].iter().any(|s| s.pools.contains(&p))
         };
-        let smaller = (0..a.used.len()).filter(|&p| live(p)).all(|p| a.used[p] <= b.used[p]);
-        let faster = a.sum <= b.sum && (self.problem.goal == Goal::Sum || (a.stage <= b.stage && a.worst <= b.worst));
-        let alike = a.start == b.start
-            && self.device_before(a) == self.device_before(b)
-            && (a.away, a.hosted) == (b.away, b.hosted);
-        alike && smaller && faster
+        (0..problem.pools.len()).filter(|&p| problem.pools[p].is_some() && used_later(p)).collect()
     }
+
+    fn rivals(&self, label: &Label) -> Rivals {
+        let is_empty = label.start == label.items;
+        Rivals {
+            class: self.problem.arena.class(&self.span(label)),
+            away: label.away,
+            hosted: label.hosted,
+            is_empty,
+            before: if is_empty { self.device_before(label) } else { None },
+        }
+    }
+
+    /// Whether the first of two rivals is nowhere worse.
+    fn beats(&self, live: &[usize], a: &Label, b: &Label) -> bool {
+        let smaller = live.iter().all(|&p| a.used[p] <= b.used[p]);
+        let faster = a.sum <= b.sum && (self.problem.goal == Goal::Sum || (a.stage <= b.stage && a.worst <= b.worst));
+        smaller && faster
+    }
+}
+
+/// What labels of one device and of equally many items must share for one to make the other needless: equal arenas, whatever
+/// follows, and for a device without items the device from which results come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rivals {
+    class: SpanClass,
+    away: bool,
+    hosted: bool,
+    is_empty: bool,
+    before: Option<usize>,
+}
+
+fn by_bytes(pools: &[usize], a: &Label, b: &Label) -> Ordering {
+    pools.iter().map(|&p| a.used[p].cmp(&b.used[p])).fold(Ordering::Equal, Ordering::then)
 }

@@ -6,7 +6,7 @@
 //! arenas are as learned or as small as they can be.
 
 use super::arenas::Arenas;
-use super::core::{Problem, Solution, Span, WhyEmpty, solve_below, why_empty};
+use super::core::{Arena, Problem, Solution, Span, WhyEmpty, solve_below, why_empty};
 use super::costs::Costs;
 use super::stages::{Goals, Stages};
 use super::{FitError, Fitted, Purpose, Request, pipeline};
@@ -69,7 +69,7 @@ impl Request<'_> {
         let plain = plain(base);
         let costs = Costs::new(self, &plain)?;
         let goals = goals(&plain, &costs, purpose, true);
-        let problem = self.problem(&stages, &costs, goals, &|_| 0);
+        let problem = self.problem(&stages, &costs, goals, &no_arena);
         let (sum, slowest) = problem.seconds(ranges, experts_here);
         let choices = stages.choices(self.machine, ranges, experts_here, &plain);
         let prepared = self.prepare(&choices)?;
@@ -137,6 +137,11 @@ fn goals(choices: &Choices, costs: &Costs, purpose: Purpose, experts_may_leave: 
     Goals { purpose, micro_batches: costs.micro_batches(choices), depth: choices.copies, experts_may_leave }
 }
 
+/// As if nothing were needed to compute in.
+fn no_arena(_: &Span) -> u64 {
+    0
+}
+
 /// A search over cuts and experts, with all else fixed.
 struct Search<'r, 'a> {
     request: &'r Request<'a>,
@@ -180,18 +185,17 @@ impl<'r, 'a> Search<'r, 'a> {
         let is_exact = search.cut(beat);
         let cost = search.next.as_ref().map(|n| n.cost(goals.goal()));
         // A search that had to leave something out says nothing about what there is not.
-        search.bound = if is_exact { cost? } else { search.problem(&|_| 0).least() };
+        search.bound = if is_exact { cost? } else { search.problem(&no_arena).least() };
         Some(search)
     }
 
-    fn problem<'p>(&self, size: &'p dyn Fn(&Span) -> u64) -> Problem<'p> {
-        self.request.problem(self.stages, &self.costs, self.goals, size)
+    fn problem<'p>(&self, arena: &'p dyn Arena) -> Problem<'p> {
+        self.request.problem(self.stages, &self.costs, self.goals, arena)
     }
 
     /// The best cut for what is known of the arenas, if it costs less than `beat`. Whether nothing was left out.
     fn cut(&mut self, beat: f64) -> bool {
-        let size = |span: &Span| self.arenas.size(span);
-        let (next, is_exact) = solve_below(&self.problem(&size), beat);
+        let (next, is_exact) = solve_below(&self.problem(&self.arenas), beat);
         self.next = next;
         is_exact
     }
@@ -225,7 +229,7 @@ impl<'r, 'a> Search<'r, 'a> {
     /// Takes in what the arenas of a placement came to, with all that its devices hold and no item counts: weights that
     /// belong to no layer, one on every device that has a layer.
     fn learn(&mut self, solution: &Solution, prepared: &Prepared) -> bool {
-        let problem = self.problem(&|_| 0);
+        let problem = self.problem(&no_arena);
         let spans = problem.spans(&solution.ranges, &solution.experts_here);
         let counted = problem.bytes(&solution.ranges, &solution.experts_here);
         let machine = self.request.machine;
@@ -257,8 +261,7 @@ impl<'r, 'a> Search<'r, 'a> {
     /// Devices without layers in the chosen placement, and why.
     fn empty(&self) -> Vec<(DeviceId, WhyEmpty)> {
         let Some(chosen) = &self.chosen else { return Vec::new() };
-        let size = |span: &Span| self.arenas.size(span);
-        let problem = self.problem(&size);
+        let problem = self.problem(&self.arenas);
         let unused = (1..self.stages.devices.len()).filter(|&s| chosen.ranges[s].is_empty());
         unused.take(MAX_EMPTY).map(|s| (self.stages.devices[s], why_empty(&problem, chosen, s))).collect()
     }

@@ -1,14 +1,12 @@
 //! From a model and a machine to the search's row of items and devices, and from its answer back to options.
 
-use super::core::{ArenaSize, Goal, Item, Problem, Stage};
+use super::core::{Arena, Goal, Item, Problem, Stage};
 use super::costs::{self, Costs, Part};
 use super::{Choices, Purpose, Request};
 use loadmaster_graph::DeviceId;
 use loadmaster_sched::Machine;
+use loadmaster_sched::machine::Pool;
 use std::ops::Range;
-
-/// Stands for memory whose size is not known.
-const UNKNOWN: u64 = 1 << 60;
 
 /// What a search is for.
 #[derive(Clone, Copy, Debug)]
@@ -37,25 +35,22 @@ impl Request<'_> {
         stages: &Stages,
         costs: &Costs,
         goals: Goals,
-        arena: ArenaSize<'p>,
+        arena: &'p dyn Arena,
     ) -> Problem<'p> {
         let purpose = goals.purpose;
         let machine = self.machine;
-        let mut pools: Vec<u64> = machine
-            .pools()
-            .values()
-            .map(|p| p.capacity.map_or(UNKNOWN, |c| c.saturating_sub(self.reserve).get()))
-            .collect();
+        let room = |p: &Pool| p.capacity.map(|c| c.saturating_sub(self.reserve).get());
+        let mut pools: Vec<Option<u64>> = machine.pools().values().map(room).collect();
         let pool = |d: DeviceId| machine.compute_type(d).pool.index();
         let all_pools = |d: DeviceId| -> Vec<usize> {
             machine.pool_and_outer(machine.compute_type(d).pool).map(|p| p.index()).collect()
         };
         let host = all_pools(stages.devices[0]);
-        host.iter().for_each(|&p| pools[p] = pools[p].saturating_sub(costs.host_fixed.get()));
+        host.iter().for_each(|&p| pools[p] = pools[p].map(|room| room.saturating_sub(costs.host_fixed.get())));
         let by_stage = |of: &[u64]| stages.devices.iter().map(|d| of[d.index()]).collect::<Vec<u64>>();
         let item = |part: &Part| match purpose {
             Purpose::Memory => {
-                let share = |&d: &DeviceId| 1.0 / pools[pool(d)].max(1) as f64;
+                let share = |&d: &DeviceId| pools[pool(d)].map_or(0.0, |room| 1.0 / room.max(1) as f64);
                 let seconds = |bytes: u64| move |d: &DeviceId| share(d) * bytes as f64;
                 // The host is the last resort: every byte there counts as a device's whole memory.
                 let mut own: Vec<f64> = stages.devices.iter().map(seconds(part.bytes)).collect();
