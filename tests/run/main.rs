@@ -4,6 +4,8 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_faults;
 mod endings;
 mod faults;
 mod logits;

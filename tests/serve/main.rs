@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail loudly")]
 
 mod answers;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod faults;
 mod hostile;
 mod ledger;

@@ -73,7 +73,7 @@ pub struct Graph {
 pub struct Exec {
     pub device: u32,
     nodes: Vec<Node>,
-    lanes: BTreeMap<u64, Lane>,
+    pub lanes: BTreeMap<u64, Lane>,
     /// Its last launch: two never overlap.
     last: Option<(OpId, Clock)>,
 }

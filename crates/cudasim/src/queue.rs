@@ -97,6 +97,11 @@ impl Queue {
         Epoch { lane, tick: state.tick }
     }
 
+    /// The last epoch of a lane.
+    pub fn last(&self, lane: Lane) -> Epoch {
+        Epoch { lane, tick: self.lanes[lane.0 as usize].tick }
+    }
+
     /// The number of the next operation.
     pub fn next_id(&mut self) -> OpId {
         self.next += 1;

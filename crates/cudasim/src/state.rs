@@ -171,12 +171,19 @@ impl State {
         self.devices[device as usize].dead.map_or(Ok(()), Err)
     }
 
-    /// From now on the device answers every call with `code`; what it had queued never runs.
+    /// From now on the device answers every call with `code`; what it had queued never runs, so that nobody has to wait
+    /// for it.
     pub(crate) fn kill(&mut self, device: u32, code: Code) {
         let slot = &mut self.devices[device as usize].dead;
-        if slot.is_none() {
-            *slot = Some(code);
+        if slot.is_some() {
+            return;
         }
+        *slot = Some(code);
+        let of_streams = self.streams.values().filter(|s| s.device == device).map(|s| s.lane);
+        let queued = self.queue.pending().filter(|(_, op)| op.device == device).map(|(_, op)| op.lane);
+        let of_graphs = self.execs.values().filter(|e| e.device == device).flat_map(|e| e.lanes.values().copied());
+        let last: Vec<Epoch> = of_streams.chain(queued).chain(of_graphs).map(|lane| self.queue.last(lane)).collect();
+        last.into_iter().for_each(|epoch| self.host.set(epoch));
     }
 
     /// The next epoch of a lane.

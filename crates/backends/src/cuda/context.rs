@@ -108,14 +108,19 @@ impl Context {
     /// Gives something back. What fails here is lost with the context, which fails at every other call too, or was
     /// refused by the driver, which then still has it: nobody is left who could do anything about it.
     pub(crate) fn give_back(&self, what: &str, call: impl FnOnce(&Driver) -> Result<(), Code>) {
-        // What only fails to become current is tried once more: nothing was given back yet.
+        if let Err(code) = self.end(call) {
+            tracing::warn!(gpu = self.ordinal, what, reason = self.driver.words(code), "could not be given back");
+        }
+    }
+
+    /// Ends something, be this context lost or not. What only fails to become current is tried once more: nothing was
+    /// ended yet.
+    pub(crate) fn end(&self, call: impl FnOnce(&Driver) -> Result<(), Code>) -> Result<(), Code> {
         // SAFETY: the context is retained while `self` lives.
         let current = unsafe { self.driver.context_set(self.raw) };
         // SAFETY: as above.
-        let current = current.or_else(|_| unsafe { self.driver.context_set(self.raw) });
-        if let Err(code) = current.and_then(|()| call(self.driver)) {
-            tracing::warn!(gpu = self.ordinal, what, reason = self.driver.words(code), "could not be given back");
-        }
+        current.or_else(|_| unsafe { self.driver.context_set(self.raw) })?;
+        call(self.driver)
     }
 
     /// Errors: how the context was lost.

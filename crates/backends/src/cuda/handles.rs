@@ -93,10 +93,10 @@ impl RawStream {
         let is_whole = put();
         let mut raw = std::ptr::null_mut();
         // SAFETY: the pointer is to a handle.
-        let ended = self.context.call(|driver| unsafe { driver.capture_end(self.raw, &raw mut raw) });
+        let ended = self.context.end(|driver| unsafe { driver.capture_end(self.raw, &raw mut raw) });
         drop(noting);
         let graph = (!raw.is_null()).then(|| RawGraph { context: Arc::clone(&self.context), raw });
-        ended?;
+        ended.map_err(|code| self.context.fault(code))?;
         graph.filter(|_| is_whole).ok_or_else(|| Fault::Driver { code: -1, reason: "the driver noted nothing".into() })
     }
 }
