@@ -179,6 +179,18 @@ pub enum Fault {
         /// Its words.
         reason: String,
     },
+    /// A library beside the driver refused a call.
+    #[error("{call} of {library} says {code}: {reason}")]
+    Library {
+        /// The library.
+        library: &'static str,
+        /// The function.
+        call: &'static str,
+        /// Its number for what went wrong.
+        code: i64,
+        /// What that means.
+        reason: String,
+    },
     /// The kernels of a source cannot be had.
     #[error("the kernels of {module} cannot be had: {why}")]
     Module {

@@ -48,6 +48,19 @@ pub struct Config {
     pub audit: Audit,
     /// Whether calls and operations are told as they happen.
     pub trace: Trace,
+    /// Whether the functions of cuBLAS may be used.
+    pub cublas: Offer,
+}
+
+/// Whether the functions of cuBLAS may be used, and for which products.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offer {
+    /// They may not: the backend uses its own kernels.
+    Off,
+    /// By the backend's rule.
+    Rule,
+    /// For products with this many columns or more.
+    From(u32),
 }
 
 /// Whether calls and operations are told as they happen.
@@ -89,6 +102,7 @@ impl Default for Config {
             skips: Vec::new(),
             audit: Audit::Off,
             trace: Trace::Off,
+            cublas: Offer::Off,
         }
     }
 }
@@ -115,6 +129,7 @@ impl Config {
                 "skip" => config.skips.push(Skip::parse(value).map_err(refuse)?),
                 "audit" => config.audit = audit(value).ok_or_else(|| refuse("is not writes or off"))?,
                 "trace" => config.trace = trace(value).ok_or_else(|| refuse("is not stderr or off"))?,
+                "cublas" => config.cublas = offer(value).ok_or_else(|| refuse("is not off, rule or columns from 1"))?,
                 _ => return Err(refuse("is not a known key")),
             }
         }
@@ -162,6 +177,14 @@ fn trace(value: &str) -> Option<Trace> {
         "stderr" => Some(Trace::Stderr),
         "off" => Some(Trace::Off),
         _ => None,
+    }
+}
+
+fn offer(value: &str) -> Option<Offer> {
+    match value {
+        "off" => Some(Offer::Off),
+        "rule" => Some(Offer::Rule),
+        _ => value.parse().ok().filter(|columns| *columns > 0).map(Offer::From),
     }
 }
 

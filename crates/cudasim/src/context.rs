@@ -73,6 +73,7 @@ impl State {
         self.execs.retain(|_, e| e.device != device);
         self.captures.retain(|_, c| c.device != device);
         self.graphs.retain(|_, g| g.device != device);
+        self.blas.retain(|_, b| b.device != device);
         let slot = &mut self.devices[device as usize];
         slot.dead = None;
         slot.used = 0;
@@ -97,6 +98,8 @@ impl State {
         lines.extend(graphs.map(|(h, _)| format!("graph {h:#x} is alive")));
         let execs = self.execs.iter().filter(|(_, e)| e.device == device);
         lines.extend(execs.map(|(h, _)| format!("instantiated graph {h:#x} is alive")));
+        let blas = self.blas.iter().filter(|(_, b)| b.device == device);
+        lines.extend(blas.map(|(h, _)| format!("cuBLAS handle {h:#x} is alive")));
         lines
     }
 

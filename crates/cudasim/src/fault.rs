@@ -117,6 +117,7 @@ fn default_code(name: &str) -> Code {
     match plain(name) {
         "cuMemAlloc" | "cuMemHostAlloc" | "cuMemHostRegister" => Code::OUT_OF_MEMORY,
         "cuLaunchKernel" | "cuGraphLaunch" => Code::LAUNCH_FAILED,
+        name if name.starts_with("cublas") => crate::blas::INTERNAL_ERROR,
         _ => Code::UNKNOWN,
     }
 }

@@ -157,17 +157,30 @@ impl State {
             if tensor.data.is_null() || modes.is_empty() {
                 continue;
             }
-            let shape = || Astray::new(format!("operand {bit} of no sensible shape: {tensor:?}"));
-            let ranges = pieces(tensor).ok_or_else(shape)?;
-            let data = tensor.data as u64;
-            let Some(span) = ranges.iter().map(|(_, to)| *to).max() else { continue };
-            let space = self.operand(device, bit, data, data.wrapping_add(span as u64))?;
-            for (from, to) in ranges {
-                let (start, end) = (data + from as u64, data + to as u64);
-                found.extend(modes.iter().map(|mode| Access { space, start, end, mode: *mode }));
-            }
+            self.operand_accesses(device, bit, tensor, &modes, &mut found)?;
         }
         Ok(found)
+    }
+
+    /// Adds what is touched of an operand, which has a place.
+    pub(crate) fn operand_accesses(
+        &self,
+        device: u32,
+        bit: usize,
+        tensor: &Tensor,
+        modes: &[Mode],
+        found: &mut Vec<Access>,
+    ) -> Result<(), Astray> {
+        let shape = || Astray::new(format!("operand {bit} of no sensible shape: {tensor:?}"));
+        let ranges = pieces(tensor).ok_or_else(shape)?;
+        let data = tensor.data as u64;
+        let Some(span) = ranges.iter().map(|(_, to)| *to).max() else { return Ok(()) };
+        let space = self.operand(device, bit, data, data.wrapping_add(span as u64))?;
+        for (from, to) in ranges {
+            let (start, end) = (data + from as u64, data + to as u64);
+            found.extend(modes.iter().map(|mode| Access { space, start, end, mode: *mode }));
+        }
+        Ok(())
     }
 
     fn operand(&self, device: u32, bit: usize, start: u64, end: u64) -> Result<Space, Astray> {

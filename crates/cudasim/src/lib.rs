@@ -24,6 +24,7 @@
 //! | `fail=NAME:N[:CODE][:sticky][:late]` | call N of a function (`any`: of all) fails; may be repeated | |
 //! | `skip=cuStreamWaitEvent:N` | call N of a function that waits is left out; may be repeated | |
 //! | `audit=writes` | each launch is checked for writes outside what its kernel declares; slow | off |
+//! | `cublas=off`, `rule`, `16` | whether the functions of cuBLAS may be used: not, by the backend's rule, from 16 columns on | off |
 //! | `trace=stderr` | calls and operations are told as they happen, a line each | off |
 //!
 //! `CODE` is a number or a name such as `OUT_OF_MEMORY`. `sticky` kills the current device: it answers every later call
@@ -43,9 +44,13 @@
 //! - Streams can be captured into graphs, which launch as directed graphs and not as sequences. See module `capture`.
 //! - Kernels are those of the CUDA backend, compiled for the host. A module image is `loadmaster-cudasim:SOURCE`.
 //!
+//! - The functions of cuBLAS that the backend calls are here too, if the configuration offers them. Their numbers for what
+//!   went wrong are the library's. See module `blas`.
+//!
 //! Threads: see module `sim`.
 
 mod audit;
+mod blas;
 mod capture;
 mod clock;
 mod code;
@@ -59,6 +64,7 @@ mod launch;
 mod mapping;
 mod memory;
 mod module;
+mod product;
 mod queue;
 mod race;
 pub mod registry;

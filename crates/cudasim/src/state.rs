@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::thread::ThreadId;
 
+use crate::blas::Blas;
 use crate::capture::{Capture, Exec, Graph};
 use crate::clock::{Clock, Epoch, Lane};
 use crate::code::{Code, Outcome};
@@ -36,6 +37,8 @@ pub enum Sort {
     Graph = 0x56,
     /// An instantiated graph.
     Exec = 0x57,
+    /// A handle of cuBLAS.
+    Blas = 0x58,
 }
 
 /// One simulated GPU.
@@ -74,6 +77,7 @@ pub struct State {
     pub(crate) graphs: BTreeMap<u64, Graph>,
     pub(crate) execs: BTreeMap<u64, Exec>,
     pub(crate) captures: BTreeMap<u64, Capture>,
+    pub(crate) blas: BTreeMap<u64, Blas>,
     pub(crate) queue: Queue,
     /// What the host knows to be finished.
     pub(crate) host: Clock,
@@ -108,6 +112,7 @@ impl State {
             graphs: BTreeMap::new(),
             execs: BTreeMap::new(),
             captures: BTreeMap::new(),
+            blas: BTreeMap::new(),
             queue: Queue::default(),
             host: Clock::default(),
             late: None,

@@ -6,6 +6,7 @@ use std::ptr;
 use crate::code::Code;
 use crate::launch::Launch;
 use crate::memory::{Astray, Place};
+use crate::product::Product;
 use crate::queue::Op;
 use crate::race::Access;
 use crate::report::Kind;
@@ -56,6 +57,7 @@ pub enum Task {
     Copy(Copy),
     Fill(Fill),
     Kernel(Box<Launch>),
+    Product(Box<Product>),
     Host(HostFunction),
 }
 
@@ -67,6 +69,7 @@ impl Task {
             Task::Copy(copy) => format!("copy of {} bytes", copy.len),
             Task::Fill(fill) => format!("fill of {} bytes", fill.len),
             Task::Kernel(launch) => format!("kernel {}", launch.name),
+            Task::Product(product) => product.call.to_owned(),
             Task::Host(_) => "host function".to_owned(),
         }
     }
@@ -86,6 +89,7 @@ impl State {
             }
             Task::Fill(fill) => self.range(fill.to, fill.len, Mode::Write, &mut found)?,
             Task::Kernel(launch) => return self.kernel_accesses(launch, device),
+            Task::Product(product) => return self.product_accesses(product, device),
         }
         Ok(found)
     }
@@ -121,6 +125,7 @@ impl State {
                 self.fill(&fill);
             }
             Task::Kernel(launch) => self.launch(&launch, op.device, &op.label),
+            Task::Product(product) => self.multiply(&product),
             Task::Host(_) => {}
         }
     }

@@ -62,7 +62,7 @@ fn device_addresses_are_such_that_the_host_faults_on_them() {
 #[test]
 fn every_symbol_of_the_driver_that_is_declared_here_is_exported() {
     let library = open();
-    let sources = ["device", "memory", "module", "stream"];
+    let sources = ["blas", "device", "memory", "module", "stream"];
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/ffi");
     let mut seen = 0;
     for source in sources {

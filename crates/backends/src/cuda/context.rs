@@ -8,7 +8,7 @@ use super::driver::{Driver, NoDriver};
 use super::modules::Modules;
 use crate::error::Fault;
 use cudarc::driver::sys::{CUcontext, CUdevice};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fmt;
@@ -147,6 +147,11 @@ impl Context {
             let _ = context.try_call(|driver| unsafe { driver.context_synchronize() });
         }
         drop(alone);
+    }
+
+    /// Keeps everybody from noting what is put into streams while the guard lives: for calls that may wait for the GPU.
+    pub(crate) fn nobody_notes() -> RwLockWriteGuard<'static, ()> {
+        NOTING.write()
     }
 
     /// Keeps [`Self::quiesce_all`] waiting while the guard lives. Nothing that gives memory back may be done meanwhile.

@@ -1,8 +1,10 @@
 //! What a device's buffers, streams, events and programs hold on to.
 
 use super::context::Context;
+use super::cublas::NoCublas;
 use super::handles::{RawEvent, RawStream};
 use super::launch::types::Target;
+use super::products::Chosen;
 use crate::error::{Call, DeviceError, Fault};
 use crate::stats::{Counters, Space};
 use loadmaster_graph::{Bytes, TensorId};
@@ -19,6 +21,8 @@ pub(crate) struct Core {
     pub(crate) context: Arc<Context>,
     pub(crate) counters: Counters,
     pub(crate) target: Target,
+    /// cuBLAS, or why our own kernels compute all products.
+    pub(crate) products: Result<Chosen, NoCublas>,
     /// Most bytes that its buffers take together.
     pub(crate) limit: Option<Bytes>,
     /// Locked before what a program knows of its replays.

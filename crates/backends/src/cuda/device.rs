@@ -6,9 +6,10 @@ use super::core::Core;
 use super::driver::Driver;
 use super::event::CudaEvent;
 use super::launch;
-use super::launch::types::{Layout, NodeView};
+use super::launch::types::{Layout, NodeView, Target};
 use super::memory::{CudaBuffer, CudaMemory, PinnedMemory};
 use super::probe::{self, GpuInfo};
+use super::products::{Chosen, Products};
 use super::program::CudaProgram;
 use super::stream::CudaStream;
 use super::transfer::Transfer;
@@ -40,6 +41,8 @@ pub struct CudaOptions {
     pub max_buffer: Option<Bytes>,
     /// Quantized rows are padded to a multiple of this many elements (0: not).
     pub row_padding: u64,
+    /// Who computes its matrix products.
+    pub products: Products,
 }
 
 impl CudaOptions {
@@ -48,7 +51,15 @@ impl CudaOptions {
     pub fn new(name: impl Into<Box<str>>, ordinal: u32) -> Self {
         // 128 is a power of two.
         let align = Align::new(128).unwrap_or(Align::ONE);
-        Self { name: name.into(), ordinal, limit: None, align, max_buffer: None, row_padding: 512 }
+        Self {
+            name: name.into(),
+            ordinal,
+            limit: None,
+            align,
+            max_buffer: None,
+            row_padding: 512,
+            products: Products::default(),
+        }
     }
 }
 
@@ -73,11 +84,14 @@ impl CudaDevice {
         let driver = Driver::get().map_err(|why| failed(missing(&why)))?;
         let info = probe::describe(driver, options.ordinal).map_err(failed)?;
         let context = Context::open(driver, options.ordinal).map_err(failed)?;
+        let target = info.target();
+        let products = Chosen::new(&context, &target, options.products);
         let core = Arc::new(Core {
             name: options.name.clone(),
             context,
             counters: Default::default(),
-            target: info.target(),
+            target: Target { library: products.as_ref().ok().map(Chosen::rule), ..target },
+            products,
             limit: options.limit,
             scratch_user: Mutex::default(),
         });
@@ -96,6 +110,15 @@ impl CudaDevice {
     #[must_use]
     pub fn info(&self) -> &GpuInfo {
         &self.info
+    }
+
+    /// Who computes its matrix products with many columns, and if not cuBLAS, why.
+    #[must_use]
+    pub fn products(&self) -> String {
+        match &self.core.products {
+            Ok(chosen) => format!("products by {chosen}"),
+            Err(why) => format!("products by own kernels (cuBLAS: {why})"),
+        }
     }
 
     fn take_scratch(&self, bytes: Bytes) -> Result<Arc<CudaBuffer>, Fault> {
@@ -156,7 +179,7 @@ impl Device for CudaDevice {
         DeviceKind::Gpu
     }
     fn description(&self) -> String {
-        self.info.to_string()
+        format!("{}, {}", self.info, self.products())
     }
     fn memory(&self) -> MemoryInfo {
         let total = self.core.limit.map_or(self.info.total, |limit| limit.min(self.info.total));

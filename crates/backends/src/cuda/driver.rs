@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 pub const DRIVER_VARIABLE: &str = "LOADMASTER_CUDA_DRIVER";
 
 /// Symbol by which the stand-in driver of the tests is known.
-const SIMULATOR_SYMBOL: &[u8] = b"loadmaster_cudasim_abi\0";
+pub(crate) const SIMULATOR_SYMBOL: &[u8] = b"loadmaster_cudasim_abi\0";
 
 /// Why there is no driver.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -263,6 +263,11 @@ impl Driver {
         let library = self.library.as_ref()?;
         // SAFETY: the symbol is only looked up here; a pointer is copied into a value of a pointer's size.
         unsafe { library.get::<T>(symbol.to_bytes_with_nul()) }.ok().map(|found| *found)
+    }
+
+    /// The library, if it was opened here and not by cudarc.
+    pub(crate) fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
     }
 
     fn open(path: &OsString) -> Result<Self, NoDriver> {

@@ -3,7 +3,7 @@
 //! For tests. The library is what a C++ compiler makes of `kernels/lm_host.cpp`.
 
 use super::launch::launches;
-use super::launch::types::{Base, Launch, Layout, LmArgs, NodeView, Place, Target};
+use super::launch::types::{Base, Launch, Layout, LmArgs, NodeView, Place, Target, Work};
 use crate::cpu::{TensorMut, TensorRef};
 use loadmaster_graph::Op;
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -81,7 +81,7 @@ impl HostKernels {
             src.iter().map(|s| s.map(|s| Layout { dtype: s.dtype, ne: s.ne, nb: s.nb })).collect();
         let layout = Layout { dtype: dst.dtype, ne: dst.ne, nb: dst.nb };
         let view = NodeView { op, params, src: &sources, dst: layout };
-        let target = Target { arch, multiprocessors: 4, shared_bytes: 96 << 10 };
+        let target = Target { arch, multiprocessors: 4, shared_bytes: 96 << 10, library: None };
         let launches = launches(&view, &target).map_err(|e| e.to_string())?;
         // Scratch memory holds anything before.
         let mut scratch = vec![u128::MAX; (launches.scratch_bytes as usize).div_ceil(16)];
@@ -93,7 +93,8 @@ impl HostKernels {
             }
             Base::Scratch => scratch.as_mut_ptr().addr() as u64 + place.offset,
         };
-        let run = |launch: &Launch| {
+        let run = |work: &Work| {
+            let Work::Kernel(launch) = work else { return Err("products of a library are no kernels".to_owned()) };
             let mut args = launch.args;
             args.dst.data = address(launch.dst);
             for (tensor, place) in args.src.iter_mut().zip(launch.src) {

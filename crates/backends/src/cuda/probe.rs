@@ -40,7 +40,7 @@ impl fmt::Display for GpuInfo {
 impl GpuInfo {
     pub(crate) fn target(&self) -> Target {
         let arch = self.compute.0 * 10 + self.compute.1;
-        Target { arch, multiprocessors: self.multiprocessors, shared_bytes: self.shared_bytes }
+        Target { arch, multiprocessors: self.multiprocessors, shared_bytes: self.shared_bytes, library: None }
     }
 }
 

@@ -1,17 +1,18 @@
-//! Programs as kernels with addresses.
+//! Programs as kernels and products with addresses.
 
-use super::core::Core;
+use super::core::{Core, ScratchUser};
 use super::handles::RawStream;
-use super::launch::types::{Base, Launch, LmArgs, LmTensor, NodeView, Place};
+use super::launch::types::{Base, Launch, LmArgs, LmTensor, NodeView, Place, Product, Work};
 use super::launch::{self};
 use super::memory::CudaBuffer;
 use super::modules::Function;
+use super::products::{Entered, ReadyProduct};
 use super::replay::Replays;
 use crate::error::{Call, DeviceError, Fault};
 use crate::program::{Command, Compiled, Operand, Program, computes};
 use crate::stats::Counters;
 use loadmaster_graph::{Bytes, TensorId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::ffi::c_void;
@@ -23,16 +24,23 @@ use std::sync::Arc;
 pub(crate) struct CudaProgram {
     core: Arc<Core>,
     program: Program,
-    launches: Vec<Ready>,
-    /// By command: its launches.
+    work: Vec<Ready>,
+    /// By command: its work.
     of_command: Vec<Range<usize>>,
     scratch: Option<Arc<CudaBuffer>>,
     replays: Mutex<Replays>,
 }
 
+/// Work that is ready to be put into a stream.
+#[derive(Debug)]
+enum Ready {
+    Kernel(Box<ReadyKernel>),
+    Product(ReadyProduct),
+}
+
 /// A kernel that is ready to be launched.
 #[derive(Debug)]
-struct Ready {
+struct ReadyKernel {
     function: Function,
     grid: [u32; 3],
     block: [u32; 3],
@@ -53,6 +61,9 @@ impl From<Fault> for Refusal {
         Self { tensor: None, fault }
     }
 }
+
+/// The right to use scratch memory.
+type Turn<'a> = MutexGuard<'a, ScratchUser>;
 
 /// The addresses that a command's launches refer to.
 struct Addresses {
@@ -90,18 +101,18 @@ impl CudaProgram {
         }
         let taken = (scratch_bytes > 0).then(|| scratch(Bytes(scratch_bytes))).transpose();
         let scratch = taken.map_err(|fault| failed(None, fault))?;
-        let (mut launches, mut of_command) = (Vec::new(), Vec::with_capacity(plans.len()));
+        let (mut work, mut of_command) = (Vec::new(), Vec::with_capacity(plans.len()));
         for (command, plan) in program.commands().iter().zip(plans) {
-            let first = launches.len();
+            let first = work.len();
             let named = |fault| failed(Some(command.tensor), fault);
             let addresses = addresses(core, &program, command, scratch.as_deref()).map_err(named)?;
-            for launch in plan.list {
-                launches.push(ready(core, launch, &addresses).map_err(named)?);
+            for one in plan.list {
+                work.push(ready(core, one, &addresses).map_err(named)?);
             }
-            of_command.push(first..launches.len());
+            of_command.push(first..work.len());
         }
         Counters::add(&core.counters.compiled, 1);
-        Ok(Self { core: Arc::clone(core), program, launches, of_command, scratch, replays: Mutex::default() })
+        Ok(Self { core: Arc::clone(core), program, work, of_command, scratch, replays: Mutex::default() })
     }
 
     /// The device that it was compiled for.
@@ -114,21 +125,46 @@ impl CudaProgram {
         let commands = &self.program.commands()[range.clone()];
         let of_command = &self.of_command[range];
         let (Some(first), Some(last)) = (of_command.first(), of_command.last()) else { return Ok(()) };
+        let turn = self.scratch.as_ref().map(|_| self.core.enter_scratch(stream)).transpose()?;
         let put = || {
-            commands.iter().zip(of_command).try_for_each(|(command, launches)| {
-                let ready = &self.launches[launches.clone()];
-                let outcome = ready.iter().try_for_each(|ready| self.launch_one(stream, ready));
-                outcome.map_err(|fault| Refusal { tensor: Some(command.tensor), fault })
+            let mut library = None;
+            commands.iter().zip(of_command).try_for_each(|(command, work)| {
+                let ready = &self.work[work.clone()];
+                let mut outcome = || {
+                    if library.is_none() && ready.iter().any(|ready| matches!(ready, Ready::Product(_))) {
+                        library = self.enter_library(turn.as_ref(), stream)?;
+                    }
+                    ready.iter().try_for_each(|ready| self.put_one(stream, ready, library.as_ref()))
+                };
+                outcome().map_err(|fault| Refusal { tensor: Some(command.tensor), fault })
             })
         };
-        let _turn = self.scratch.as_ref().map(|_| self.core.enter_scratch(stream)).transpose()?;
         self.replays.lock().launch(&self.core.context, stream, first.start..last.end, put)?;
         let computed = commands.iter().filter(|command| computes(command.op)).count();
         Counters::add(&self.core.counters.kernels, computed as u64);
         Ok(())
     }
 
-    fn launch_one(&self, stream: &RawStream, ready: &Ready) -> Result<(), Fault> {
+    /// cuBLAS in the program's scratch memory, for whoever has that.
+    fn enter_library(&self, turn: Option<&Turn<'_>>, stream: &RawStream) -> Result<Option<Entered<'_>>, Fault> {
+        let (Some(turn), Some(scratch), Ok(library)) = (turn, &self.scratch, &self.core.products) else {
+            return Ok(None);
+        };
+        library.enter(turn, stream, scratch.address(Bytes::ZERO, Bytes::ZERO)?).map(Some)
+    }
+
+    fn put_one(&self, stream: &RawStream, ready: &Ready, library: Option<&Entered<'_>>) -> Result<(), Fault> {
+        match ready {
+            Ready::Kernel(kernel) => self.launch_one(stream, kernel),
+            Ready::Product(product) => {
+                // A product has scratch memory for the library, whose device has one.
+                let library = library.ok_or_else(|| nowhere("cuBLAS", "the library"))?;
+                library.multiply(product)
+            }
+        }
+    }
+
+    fn launch_one(&self, stream: &RawStream, ready: &ReadyKernel) -> Result<(), Fault> {
         let ([gx, gy, gz], [bx, by, bz]) = (ready.grid, ready.block);
         let (function, shared) = (ready.function.raw(), ready.shared_bytes);
         let mut parameters = [(&raw const ready.args).cast_mut().cast::<c_void>()];
@@ -173,17 +209,33 @@ fn address(core: &Arc<Core>, program: &Program, operand: &Operand) -> Result<u64
     own.address(operand.offset, operand.span().unwrap_or(Bytes::MAX))
 }
 
-fn ready(core: &Core, launch: Launch, addresses: &Addresses) -> Result<Ready, Fault> {
+fn nowhere(module: &str, what: impl std::fmt::Debug) -> Fault {
+    Fault::Module { module: module.into(), why: format!("{what:?} is nowhere") }
+}
+
+fn ready(core: &Core, work: Work, addresses: &Addresses) -> Result<Ready, Fault> {
+    match work {
+        Work::Kernel(launch) => Ok(Ready::Kernel(Box::new(ready_kernel(core, *launch, addresses)?))),
+        Work::Product(product) => ready_product(product, addresses).map(Ready::Product),
+    }
+}
+
+fn ready_product(product: Product, addresses: &Addresses) -> Result<ReadyProduct, Fault> {
+    let address = |place| addresses.of(place).ok_or_else(|| nowhere("cuBLAS", place));
+    let (weights, x, dst) = (address(product.weights.place)?, address(product.x.place)?, address(product.dst.place)?);
+    Ok(ReadyProduct { product, weights, x, dst })
+}
+
+fn ready_kernel(core: &Core, launch: Launch, addresses: &Addresses) -> Result<ReadyKernel, Fault> {
     let function = core.context.modules().function(&core.context, &launch, core.target.arch)?;
     let Launch { grid, block, shared_bytes, mut args, .. } = launch;
     let set = |tensor: &mut LmTensor, place: Place| {
-        let broken = || Fault::Module { module: launch.source.into(), why: format!("{place:?} is nowhere") };
-        tensor.data = addresses.of(place).ok_or_else(broken)?;
+        tensor.data = addresses.of(place).ok_or_else(|| nowhere(launch.source, place))?;
         Ok(())
     };
     set(&mut args.dst, launch.dst)?;
     args.src.iter_mut().zip(launch.src).try_for_each(|(tensor, place)| set(tensor, place))?;
-    Ok(Ready { function, grid, block, shared_bytes, args })
+    Ok(ReadyKernel { function, grid, block, shared_bytes, args })
 }
 
 impl Compiled for CudaProgram {

@@ -12,6 +12,8 @@ mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_bounds;
 #[cfg(feature = "cuda")]
+mod cuda_library;
+#[cfg(feature = "cuda")]
 mod cuda_shared;
 mod element_wise;
 mod errors;

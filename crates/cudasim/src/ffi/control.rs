@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{read_text, write_text};
+use crate::config::Offer;
 use crate::memory::Place;
 use crate::shadow::Mode;
 use crate::sim::simulator;
@@ -88,6 +89,17 @@ pub unsafe extern "C" fn loadmaster_cudasim_calls(name: *const c_char) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn loadmaster_cudasim_skipped() -> u32 {
     simulator().lock().skipped as u32
+}
+
+/// What is offered of cuBLAS: -1, nothing; 0, all that the backend's own rule gives it; else products with this many columns
+/// or more.
+#[unsafe(no_mangle)]
+pub extern "C" fn loadmaster_cudasim_cublas() -> i64 {
+    match simulator().lock().config.cublas {
+        Offer::Off => -1,
+        Offer::Rule => 0,
+        Offer::From(columns) => columns.into(),
+    }
 }
 
 /// Says that the host itself touches `len` bytes of pinned memory now (`writes` not 0: changes them), so that a missing

@@ -8,6 +8,7 @@ use std::ffi::{c_char, c_void};
 use crate::code::{Code, Outcome};
 use crate::sim::simulator;
 
+pub mod blas;
 pub mod control;
 pub mod device;
 pub mod memory;

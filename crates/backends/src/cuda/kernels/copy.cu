@@ -62,12 +62,12 @@ extern "C" __global__ void lm_quantize(LmArgs a) {
     }
 }
 
-// Packed rows of any readable type into F32, extents equal.
+// Packed rows of any readable type into a float type, extents equal.
 extern "C" __global__ void lm_dequantize(LmArgs a) {
     LmLong n = lm_count(a.dst);
     for (LmLong i = lm_first(); i < n; i += lm_step()) {
         LmIndex at = lm_index(a.dst, i);
-        lm_store(LM_F32, lm_at(a.dst, at), lm_read(a.src[0].type, lm_row_at(a.src[0], at), at.at[0]));
+        lm_store(a.dst.type, lm_at(a.dst, at), lm_read(a.src[0].type, lm_row_at(a.src[0], at), at.at[0]));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Puts a launch together.
 
-use super::types::{Base, Launch, Launches, Layout, LmArgs, LmTensor, MAX_SOURCES, Place};
+use super::types::{Base, Launch, Launches, Layout, LmArgs, LmTensor, MAX_SOURCES, Place, Work};
 use loadmaster_graph::DType;
 
 /// Threads of a block where each takes elements of its own.
@@ -111,8 +111,8 @@ impl Build {
         self.0.block = [threads, 1, 1];
         self
     }
-    pub(super) fn done(self) -> Launch {
-        self.0
+    pub(super) fn done(self) -> Work {
+        Work::Kernel(Box::new(self.0))
     }
 }
 

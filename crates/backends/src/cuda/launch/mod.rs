@@ -8,6 +8,7 @@ mod attention;
 mod build;
 mod copies;
 mod elements;
+mod library;
 mod node;
 mod products;
 mod rows;

@@ -1,8 +1,9 @@
 //! MUL_MAT and MUL_MAT_ID.
 
 use super::build::{Build, byte_rows, scratch};
+use super::library;
 use super::node::Node;
-use super::types::{Launch, Launches, Layout, Target};
+use super::types::{Launches, Layout, Target, Work};
 use crate::error::Unsupported;
 use loadmaster_graph::DType;
 
@@ -90,7 +91,7 @@ pub(super) const fn rounding(weights: DType) -> Rounding {
 }
 
 /// Records of the rows of `x` in scratch memory, and the launch that writes them.
-pub(super) fn records(x: &Layout, rounding: Rounding) -> (Layout, Launch) {
+pub(super) fn records(x: &Layout, rounding: Rounding) -> (Layout, Work) {
     let k = x.ne[0];
     let bytes = (k + k / 32 * 12).next_multiple_of(16);
     let records = byte_rows(bytes, [x.ne[1], x.ne[2], x.ne[3]]);
@@ -135,6 +136,9 @@ pub(super) fn mul_mat(node: &Node<'_>, target: &Target) -> Result<Launches, Unsu
     let repeats = |n: u64, of: u64| of != 0 && n.is_multiple_of(of);
     node.require(repeats(x.ne[2], w.ne[2]) && repeats(x.ne[3], w.ne[3]), "the first source must repeat")?;
     let kernels = node.require_some(kernels(w.dtype), NO_PRODUCT)?;
+    if let Some(launches) = library::product(&w, &x, &dst, target) {
+        return Ok(launches);
+    }
     let by_units = kernels.by_units.filter(|_| target.arch >= MATRIX_UNITS);
     let (source, kernel, rows, columns, threads) = match (dst.ne[1], by_units) {
         (1, _) => ("mul_mat_vec", kernels.one, WARPS, 1, THREADS),

@@ -4,7 +4,7 @@
 
 use super::launches;
 use super::sources::{HEADERS, SOURCES};
-use super::types::{Base, Launch, Layout, LmTensor, NodeView, Place, Target};
+use super::types::{Base, Launch, Layout, LmTensor, NodeView, Place, Target, Work};
 use crate::cpu::supports;
 use loadmaster_graph::file::GraphFile;
 use loadmaster_graph::{DType, Graph, TensorId};
@@ -52,6 +52,13 @@ fn with_view<T>(graph: &Graph, id: TensorId, then: impl FnOnce(&NodeView<'_>) ->
     then(&NodeView { op: tensor.op, params: &tensor.params, src: &src, dst: layout(id) })
 }
 
+fn check_work(work: &Work, scratch: u64, place: &str) {
+    match work {
+        Work::Kernel(launch) => check_launch(launch, scratch, place),
+        Work::Product(product) => panic!("{place}: {product:?} without a library"),
+    }
+}
+
 fn check_launch(launch: &Launch, scratch: u64, place: &str) {
     assert!(defined().contains(&(launch.source, launch.kernel)), "{place}: {} in {}", launch.kernel, launch.source);
     let [x, y, z] = launch.grid;
@@ -72,7 +79,7 @@ fn every_node_of_the_golden_graphs_that_the_cpu_computes_has_launches_and_others
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/graphs");
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
-    let target = Target { arch: 80, multiprocessors: 108, shared_bytes: 100 << 10 };
+    let target = Target { arch: 80, multiprocessors: 108, shared_bytes: 100 << 10, library: None };
     let mut launched = 0;
     for path in paths {
         let graph = GraphFile::read_path(&path).unwrap().graph;
@@ -82,7 +89,7 @@ fn every_node_of_the_golden_graphs_that_the_cpu_computes_has_launches_and_others
             let place = format!("{} {id} {}", path.display(), tensor.op);
             match with_view(&graph, id, |view| launches(view, &target)) {
                 Ok(launches) => {
-                    launches.list.iter().for_each(|l| check_launch(l, launches.scratch_bytes, &place));
+                    launches.list.iter().for_each(|w| check_work(w, launches.scratch_bytes, &place));
                     launched += launches.list.len();
                 }
                 Err(error) => {

@@ -81,6 +81,19 @@ pub(crate) struct Target {
     pub(crate) multiprocessors: u32,
     /// Bytes of shared memory that a block may ask for.
     pub(crate) shared_bytes: u32,
+    /// Which products cuBLAS computes; none: it is not used.
+    pub(crate) library: Option<LibraryRule>,
+}
+
+/// Which products cuBLAS computes, and the memory that it does so in. See [`super::library`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LibraryRule {
+    /// Fewest columns with weights of a float type.
+    pub(crate) floats_from: u64,
+    /// Fewest columns with quantized weights.
+    pub(crate) quantized_from: u64,
+    /// Bytes of scratch memory, from its first on, that are the library's while it computes.
+    pub(crate) workspace: u64,
 }
 
 /// What an [`LmTensor`]'s address points into.
@@ -127,11 +140,63 @@ pub(crate) struct Launch {
     pub(crate) src: [Place; MAX_SOURCES],
 }
 
-/// The kernels of a node, run one after another in one stream. None: nothing is to be done.
+/// Element type of both sources of a [`Product`]; it is summed up, and stored, as 32-bit floats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Factor {
+    /// 32-bit floats.
+    F32,
+    /// Halves.
+    F16,
+    /// Bfloats.
+    Bf16,
+}
+
+/// Matrices of a product, one after another: numbers of elements, innermost rows without gaps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Matrix {
+    /// The first.
+    pub(crate) place: Place,
+    /// From row to row.
+    pub(crate) leading: i32,
+    /// From matrix to matrix.
+    pub(crate) stride: i64,
+}
+
+/// Products that cuBLAS computes by one call: `dst[r, c] = sum over d of weights[d, r] * x[d, c]`, `count` times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Product {
+    /// Type of weights and activations.
+    pub(crate) factor: Factor,
+    /// Rows of weights.
+    pub(crate) rows: i32,
+    /// Rows of activations, which are columns of the result.
+    pub(crate) columns: i32,
+    /// Elements of a row of either.
+    pub(crate) depth: i32,
+    /// Matrices.
+    pub(crate) count: i32,
+    /// Weights.
+    pub(crate) weights: Matrix,
+    /// Activations.
+    pub(crate) x: Matrix,
+    /// Result.
+    pub(crate) dst: Matrix,
+}
+
+/// What is put into a stream for a node.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Work {
+    /// A kernel of ours.
+    Kernel(Box<Launch>),
+    /// Products by cuBLAS.
+    Product(Product),
+}
+
+/// The work of a node, run one after another in one stream. None: nothing is to be done.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Launches {
     /// In order.
-    pub(crate) list: SmallVec<[Launch; 2]>,
+    pub(crate) list: SmallVec<[Work; 2]>,
     /// Bytes of scratch memory that they need together.
     pub(crate) scratch_bytes: u64,
 }
