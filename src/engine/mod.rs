@@ -2,6 +2,7 @@
 
 mod decode;
 pub mod error;
+mod graphs;
 pub mod load;
 pub mod model;
 pub mod placed;
@@ -13,6 +14,6 @@ pub use error::EngineError;
 pub use load::Progress;
 pub use model::Model;
 pub use placed::Placed;
-pub use prepare::{DeviceNeed, GraphSummary, LinkTraffic, Peak, Prepared, prepare, prepare_on};
+pub use prepare::{DeviceNeed, GraphSummary, LinkTraffic, Outlook, Peak, Prepared, prepare, prepare_on, prepare_while};
 pub use session::{Engine, Reserve};
 pub use settings::Settings;

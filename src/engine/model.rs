@@ -1,8 +1,10 @@
 //! Opening models: by path, or the one in the program.
 
 use super::error::EngineError;
+use super::graphs::Graphs;
 use loadmaster_backends::mmap;
 use loadmaster_models::SharedBytes;
+use loadmaster_models::families::{self, GraphSpec, ModelGraph};
 use loadmaster_models::gguf::Gguf;
 use loadmaster_models::hparams::HParams;
 use std::path::Path;
@@ -19,7 +21,7 @@ struct Aligned<T: ?Sized>(T);
 static EMBEDDED: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/alice-Q8_0.gguf"));
 
 /// A model's file and hyper-parameters.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Model {
     /// What it is called, for people.
     pub name: String,
@@ -27,6 +29,7 @@ pub struct Model {
     pub file: Gguf,
     /// The hyper-parameters.
     pub params: HParams,
+    graphs: Graphs,
 }
 
 impl Model {
@@ -46,6 +49,11 @@ impl Model {
     /// A model from a file that is open already.
     pub fn of(name: String, file: Gguf) -> Result<Self, EngineError> {
         let params = HParams::from_gguf(&file)?;
-        Ok(Self { name, file, params })
+        Ok(Self { name, file, params, graphs: Graphs::default() })
+    }
+
+    /// A graph of the model. The last few are kept. Errors: those of [`families::build`].
+    pub fn graph(&self, spec: GraphSpec) -> Result<Arc<ModelGraph>, EngineError> {
+        Ok(self.graphs.get_or_build(spec, |spec| families::build(&self.file, &self.params, spec))?)
     }
 }

@@ -6,8 +6,9 @@ use super::settings::Settings;
 use crate::placement::{LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, home_on};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::{BufferTypeId, Bytes, DType, DeviceId, Dims, Tensor};
-use loadmaster_models::families::{self, BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
+use loadmaster_models::families::{BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
 use loadmaster_sched::{DeviceKind, Machine, Residency};
+use std::sync::Arc;
 
 /// Share of a GPU whose memory is not known, if no share is given: as much as this.
 const UNKNOWN_MEMORY: Bytes = Bytes::gib(1);
@@ -48,10 +49,10 @@ impl<'a> Placed<'a> {
     }
 
     /// The graph for a shape of batch.
-    pub fn graph(&self, shape: BatchShape) -> Result<ModelGraph, EngineError> {
+    pub fn graph(&self, shape: BatchShape) -> Result<Arc<ModelGraph>, EngineError> {
         let homes = self.homes.clone();
         let spec = GraphSpec { shape, layout: self.layout, attention: self.settings.attention, homes };
-        Ok(families::build(&self.model.file, &self.model.params, &spec)?)
+        self.model.graph(spec)
     }
 
     /// The shapes whose needs together are what is reserved: a full micro-batch, one token of each sequence, and, where

@@ -122,13 +122,39 @@ pub fn prepare_on(
     settings: &Settings,
     paths: &PathTable,
 ) -> Result<Prepared, EngineError> {
+    Ok(prepare_while(model, machine, settings, paths, &|_| true)?.prepared)
+}
+
+/// What a model needs as far as was looked.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// What is needed at least.
+    pub prepared: Prepared,
+    /// Whether all graphs were looked at: then that is all.
+    pub is_whole: bool,
+}
+
+/// Prepares graph by graph, the largest batch first, while what they need together lets it go on. Errors: as [`prepare`].
+pub fn prepare_while(
+    model: &Model,
+    machine: &Machine,
+    settings: &Settings,
+    paths: &PathTable,
+    goes_on: &dyn Fn(&Prepared) -> bool,
+) -> Result<Outlook, EngineError> {
     let placed = Placed::new(model, machine, settings)?;
     let mut tally = Tally::new(&placed, paths);
-    let graphs = placed.reserved_shapes().into_iter().map(|shape| tally.graph(shape));
-    let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
-    let (full, one) = (graphs.first().cloned().unwrap_or_default(), graphs.get(1).cloned());
-    let one = one.unwrap_or_else(|| full.clone());
-    Ok(tally.finish(full, one))
+    let shapes = placed.reserved_shapes();
+    let mut graphs = Vec::new();
+    for &shape in &shapes {
+        graphs.push(tally.graph(shape)?);
+        let is_whole = graphs.len() == shapes.len();
+        let prepared = tally.so_far(&graphs);
+        if is_whole || !goes_on(&prepared) {
+            return Ok(Outlook { prepared, is_whole });
+        }
+    }
+    Ok(Outlook { prepared: tally.so_far(&graphs), is_whole: true })
 }
 
 impl Prepared {
@@ -285,21 +311,25 @@ impl<'a, 'p> Tally<'a, 'p> {
         }
     }
 
-    fn finish(mut self, full: GraphSummary, one: GraphSummary) -> Prepared {
+    /// What is needed for the graphs until now: of a full micro-batch, then of one token, then others.
+    fn so_far(&self, graphs: &[GraphSummary]) -> Prepared {
+        let (full, one) = (graphs.first().cloned().unwrap_or_default(), graphs.get(1).cloned());
+        let one = one.unwrap_or_else(|| full.clone());
         let placed = self.placed;
-        let ids: Vec<DeviceId> = self.devices.ids().collect();
+        let mut devices = self.devices.clone();
+        let ids: Vec<DeviceId> = devices.ids().collect();
         for &id in &ids {
             // Devices that share a kind of memory: the first of them stands for all, as in the arenas.
             let own = placed.machine.device(id).buffer_type;
             let first = ids.iter().find(|&&d| placed.machine.device(d).buffer_type == own) == Some(&id);
-            let need = &mut self.devices[id];
+            let need = &mut devices[id];
             need.compute = self.allocator.buffer_size(ArenaId::new(id.index()));
             need.weights = if first { self.weights.get(&own).copied().unwrap_or_default() } else { Bytes::ZERO };
             need.staging = self.scratch.bytes_of(id);
             need.layers = layers_of(&placed.layers, id);
         }
         let (layout, layers) = (placed.layout, placed.layers.clone());
-        Prepared { layout, layers, devices: self.devices, weights: self.weights, full, one, peaks: self.peaks }
+        Prepared { layout, layers, devices, weights: self.weights.clone(), full, one, peaks: self.peaks.clone() }
     }
 }
 

@@ -201,7 +201,7 @@ impl Engine {
         let placed_inputs: Vec<TensorId> =
             self.session.executable(plan).map(|e| e.inputs().collect()).unwrap_or_default();
         let inputs = graph.inputs.iter().filter(|i| placed_inputs.contains(&i.tensor)).map(|i| (i.kind, i.tensor));
-        Ok(Known { shape, plan, inputs: inputs.collect(), graph: Arc::new(graph) })
+        Ok(Known { shape, plan, inputs: inputs.collect(), graph })
     }
 
     pub(super) fn known(&self, at: usize) -> &Known {

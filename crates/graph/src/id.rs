@@ -163,6 +163,10 @@ impl<K: Id, V> IdVec<K, V> {
     pub fn values_mut(&mut self) -> std::slice::IterMut<'_, V> {
         self.items.iter_mut()
     }
+    /// The items in id order, taken out.
+    pub fn into_values(self) -> std::vec::IntoIter<V> {
+        self.items.into_iter()
+    }
     /// All ids.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = K> + use<K, V> {
         (0..self.items.len()).map(K::from_index)

@@ -14,8 +14,16 @@ pub(super) struct Arenas {
     floors: Vec<u64>,
     /// By item: items of one kind are alike in all that arenas depend on.
     kinds: Vec<u8>,
-    like: BTreeMap<Key, u64>,
-    exact: BTreeMap<Span, u64>,
+    like: BTreeMap<Key, Learned>,
+    exact: BTreeMap<Span, Learned>,
+}
+
+/// What a planned placement took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Learned {
+    pub(super) bytes: u64,
+    /// Whether that is all that such a placement takes, and not only the least.
+    pub(super) is_whole: bool,
 }
 
 /// What an arena depends on.
@@ -60,22 +68,25 @@ impl Arenas {
     }
 
     /// Takes in what was planned. Whether that is news.
-    pub(super) fn learn(&mut self, span: &Span, bytes: u64) -> bool {
+    pub(super) fn learn(&mut self, span: &Span, now: Learned) -> bool {
         let key = self.key(span);
-        match self.like.get(&key) {
-            None => {
-                self.like.insert(key, bytes);
-                true
-            }
-            Some(known) if *known == bytes => false,
-            // What the host holds for others depends on where all layers are: the most seen so far.
-            Some(known) if span.device == 0 => {
-                let is_more = bytes > *known;
-                self.like.insert(key, bytes.max(*known));
-                is_more
-            }
-            Some(_) => self.exact.insert(span.clone(), bytes) != Some(bytes),
+        let Some(known) = self.like.get_mut(&key) else {
+            self.like.insert(key, now);
+            return true;
+        };
+        // What the host holds for others depends on where all layers are: the most seen so far. So does what was seen in
+        // part, until all of it is seen.
+        if span.device == 0 || !known.is_whole {
+            let before = known.bytes;
+            *known = Learned { bytes: before.max(now.bytes), is_whole: known.is_whole || now.is_whole };
+            return known.bytes != before;
         }
+        let before = self.exact.get(span).unwrap_or(known);
+        if before.bytes == now.bytes || before.is_whole && !now.is_whole && now.bytes < before.bytes {
+            return false;
+        }
+        self.exact.insert(span.clone(), now);
+        true
     }
 
     fn key(&self, span: &Span) -> Key {
@@ -100,7 +111,7 @@ impl Arena for Arenas {
     /// As planned, or the floor.
     fn size(&self, span: &Span) -> u64 {
         let exact = self.exact.get(span).or_else(|| self.like.get(&self.key(span)));
-        exact.copied().unwrap_or_else(|| self.floor(span))
+        exact.map_or_else(|| self.floor(span), |learned| learned.bytes)
     }
 
     /// Ranges that were learned one by one are told apart by their starts.

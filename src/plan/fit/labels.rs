@@ -3,6 +3,7 @@
 
 use super::core::{Goal, Problem, Solution, Span, SpanClass, WhyEmpty};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// Labels kept for one state; more would make the search slow, and dropping them is told.
 pub const MAX_LABELS: usize = 4096;
@@ -207,24 +208,23 @@ impl Search<'_, '_> {
     /// Those of one device that are worth following, in an order that depends on nothing but them.
     fn undominated(&mut self, device: usize, labels: Vec<Label>) -> Vec<Label> {
         let live = self.live(device);
-        let mut rivals: Vec<(Rivals, Label)> = labels.into_iter().map(|l| (self.rivals(&l), l)).collect();
-        rivals.sort_by(|(a, x), (b, y)| {
-            let by_times =
-                || x.sum.total_cmp(&y.sum).then(x.worst.total_cmp(&y.worst)).then(x.stage.total_cmp(&y.stage));
-            a.cmp(b).then_with(by_times).then_with(|| by_bytes(&live, x, y)).then(x.start.cmp(&y.start))
-        });
-        let mut kept: Vec<(Rivals, Label)> = Vec::new();
-        for (group, label) in rivals {
-            let others = kept.iter().rev().take_while(|(of, _)| *of == group);
-            if !others.into_iter().any(|(_, k)| self.beats(&live, k, &label)) {
-                kept.push((group, label));
+        let mut rivals: BTreeMap<Rivals, Vec<Label>> = BTreeMap::new();
+        labels.into_iter().for_each(|l| rivals.entry(self.rivals(&l)).or_default().push(l));
+        let mut kept: Vec<Label> = Vec::new();
+        for mut labels in rivals.into_values() {
+            labels.sort_by(|a, b| by_times(a, b).then_with(|| by_bytes(&live, a, b)).then(a.start.cmp(&b.start)));
+            let first = kept.len();
+            for label in labels {
+                if !kept[first..].iter().rev().any(|k| self.beats(&live, k, &label)) {
+                    kept.push(label);
+                }
             }
         }
         if kept.len() > MAX_LABELS {
             self.exact = false;
             kept.truncate(MAX_LABELS);
         }
-        kept.into_iter().map(|(_, label)| label).collect()
+        kept
     }
 
     /// Pools in which more may come to be used, and that have a limit.
@@ -265,6 +265,10 @@ struct Rivals {
     hosted: bool,
     is_empty: bool,
     before: Option<usize>,
+}
+
+fn by_times(a: &Label, b: &Label) -> Ordering {
+    a.sum.total_cmp(&b.sum).then(a.worst.total_cmp(&b.worst)).then(a.stage.total_cmp(&b.stage))
 }
 
 fn by_bytes(pools: &[usize], a: &Label, b: &Label) -> Ordering {

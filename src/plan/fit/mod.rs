@@ -12,10 +12,11 @@ mod stages;
 
 use self::core::WhyEmpty;
 use super::{Choices, ChoicesError};
-use crate::engine::{EngineError, Model, Prepared, prepare};
+use crate::engine::{EngineError, Model, Outlook, Prepared, prepare, prepare_while};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::{Bytes, DeviceId, IdVec, PoolId};
 use loadmaster_sched::Machine;
+use loadmaster_sched::exec::PathTable;
 use loadmaster_sched::machine::Pool;
 
 pub use search::Judged;
@@ -86,6 +87,13 @@ impl Request<'_> {
     pub fn prepare(&self, choices: &Choices) -> Result<Prepared, FitError> {
         let settings = choices.settings(&self.model.params, self.machine, self.placer.clone())?;
         Ok(prepare(self.model, self.machine, &settings)?)
+    }
+
+    /// Prepares the model as chosen until it is all known, or known not to fit.
+    fn prepare_while_it_fits(&self, choices: &Choices) -> Result<Outlook, FitError> {
+        let settings = choices.settings(&self.model.params, self.machine, self.placer.clone())?;
+        let (paths, fits) = (PathTable::expected(self.machine), |p: &Prepared| self.short(p) == Bytes::ZERO);
+        Ok(prepare_while(self.model, self.machine, &settings, &paths, &fits)?)
     }
 
     /// Bytes that are missing, all pools together.

@@ -5,12 +5,12 @@
 //! what its arenas come to is learned, and the row is cut again, until a cut fits: it then costs no more than any cut whose
 //! arenas are as learned or as small as they can be.
 
-use super::arenas::Arenas;
+use super::arenas::{Arenas, Learned};
 use super::core::{Arena, Problem, Solution, Span, WhyEmpty, solve_below, why_empty};
 use super::costs::Costs;
 use super::stages::{Goals, Stages};
 use super::{FitError, Fitted, Purpose, Request, pipeline};
-use crate::engine::Prepared;
+use crate::engine::{Outlook, Prepared};
 use crate::plan::Choices;
 use loadmaster_graph::{Bytes, DeviceId};
 use std::ops::Range;
@@ -210,10 +210,10 @@ impl<'r, 'a> Search<'r, 'a> {
             }
             let machine = self.request.machine;
             let choices = self.stages.choices(machine, &solution.ranges, &solution.experts_here, &self.choices);
-            let prepared = self.request.prepare(&choices)?;
+            let Outlook { prepared, is_whole } = self.request.prepare_while_it_fits(&choices)?;
             self.planned += 1;
-            let news = self.learn(&solution, &prepared);
-            if self.request.short(&prepared) == Bytes::ZERO {
+            let news = self.learn(&solution, &prepared, is_whole);
+            if is_whole && self.request.short(&prepared) == Bytes::ZERO {
                 self.chosen = Some(solution);
                 return Ok(Some(Fitted { choices, prepared, cost, gap: None, planned: 0, empty: Vec::new() }));
             }
@@ -227,8 +227,8 @@ impl<'r, 'a> Search<'r, 'a> {
     }
 
     /// Takes in what the arenas of a placement came to, with all that its devices hold and no item counts: weights that
-    /// belong to no layer, one on every device that has a layer.
-    fn learn(&mut self, solution: &Solution, prepared: &Prepared) -> bool {
+    /// belong to no layer, one on every device that has a layer. If not all graphs were looked at, that is the least.
+    fn learn(&mut self, solution: &Solution, prepared: &Prepared, is_whole: bool) -> bool {
         let problem = self.problem(&no_arena);
         let spans = problem.spans(&solution.ranges, &solution.experts_here);
         let counted = problem.bytes(&solution.ranges, &solution.experts_here);
@@ -244,7 +244,8 @@ impl<'r, 'a> Search<'r, 'a> {
             // Where two devices share their memory, weights are told of the first of them alone.
             let rest = if is_shared { 0 } else { need.total().get().saturating_sub(counted) };
             let staged = if span.device == 0 { self.staged_on_host(prepared) } else { 0 };
-            news |= self.arenas.learn(span, rest.max(need.compute.get()).saturating_add(staged));
+            let bytes = rest.max(need.compute.get()).saturating_add(staged);
+            news |= self.arenas.learn(span, Learned { bytes, is_whole });
         }
         news
     }

@@ -199,7 +199,8 @@ impl GraphBuilder {
                 }
             }
         }
-        let tensors = order.values().map(|&id| renumbered(&self.tensors[id], &new_ids)).collect();
+        let mut left: IdVec<TensorId, Option<Tensor>> = self.tensors.into_values().map(Some).collect();
+        let tensors = order.values().filter_map(|&id| left[id].take().map(|t| renumbered(t, &new_ids))).collect();
         // Every listed tensor was given a number above.
         let nodes = self.nodes.values().filter_map(|&id| new_ids[id]).collect();
         let leafs = self.leafs.values().filter_map(|&id| new_ids[id]).collect();
@@ -303,8 +304,7 @@ fn derived(name: &str, what: &str) -> Box<str> {
     long.into()
 }
 
-fn renumbered(tensor: &Tensor, new_ids: &IdVec<TensorId, Option<TensorId>>) -> Tensor {
-    let mut tensor = tensor.clone();
+fn renumbered(mut tensor: Tensor, new_ids: &IdVec<TensorId, Option<TensorId>>) -> Tensor {
     for source in &mut tensor.src {
         *source = source.and_then(|id| new_ids[id]);
     }

@@ -9,7 +9,7 @@ use crate::hparams::{HParams, Layer, LayerId};
 use crate::kv::CacheKind;
 use loadmaster_graph::{Bytes, DType, GraphBuilder, TensorId};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A graph being built.
 pub(super) struct Context<'a> {
@@ -22,6 +22,8 @@ pub(super) struct Context<'a> {
     homes: &'a Homes,
     pub(super) inputs: BTreeMap<InputKind, TensorId>,
     weights: BTreeMap<(WeightId, HomeId), WeightUse>,
+    used: BTreeSet<WeightId>,
+    shares_weights: bool,
     pub(super) caches: Vec<CacheUse>,
     pub(super) norms: Vec<(TensorId, LayerId)>,
     pub(super) attention_outputs: Vec<(TensorId, LayerId)>,
@@ -68,6 +70,8 @@ impl<'a> Context<'a> {
             homes: &spec.homes,
             inputs: BTreeMap::new(),
             weights: BTreeMap::new(),
+            used: BTreeSet::new(),
+            shares_weights: false,
             caches: Vec::new(),
             norms: Vec::new(),
             attention_outputs: Vec::new(),
@@ -191,6 +195,7 @@ impl<'a> Context<'a> {
     fn leaf(&mut self, id: WeightId, part: Part, ne: &[u64]) -> Result<TensorId, FamilyError> {
         let home = self.home(part);
         if let Some(used) = self.weights.get(&(id, home)) {
+            self.shares_weights |= used.part != part;
             return Ok(used.tensor);
         }
         let info = self.file.tensor(id);
@@ -204,7 +209,8 @@ impl<'a> Context<'a> {
             return Err(self.file.tensor_error(&info.name, GgufFault::BadValue { reason }).into());
         }
         let tensor = self.b.leaf(info.name.clone(), dtype, &wanted)?;
-        self.weights.insert((id, home), WeightUse { tensor, weight: id, part, home });
+        self.shares_weights |= !self.used.insert(id);
+        self.weights.insert((id, home), WeightUse { tensor, weight: id, part });
         Ok(tensor)
     }
 
@@ -238,6 +244,11 @@ impl<'a> Context<'a> {
 
     pub(super) fn inputs(&self) -> Vec<Input> {
         self.inputs.iter().map(|(&kind, &tensor)| Input { kind, tensor }).collect()
+    }
+
+    /// Whether a weight was asked for by several parts.
+    pub(super) fn shares_weights(&self) -> bool {
+        self.shares_weights
     }
 
     pub(super) fn weights(&self) -> Vec<WeightUse> {

@@ -140,19 +140,20 @@ pub(super) fn build(file: &Gguf, params: &HParams, spec: &GraphSpec) -> Result<M
 
 /// Numbers the graph as files are numbered, and everything that refers to its tensors with it.
 fn finish(c: Context<'_>, logits: TensorId) -> Result<ModelGraph, FamilyError> {
-    let (inputs, mut weights) = (c.inputs(), c.weights());
+    let (inputs, weights, shares_weights) = (c.inputs(), c.weights(), c.shares_weights());
     let (graph, ids) = c.b.finish_numbered(c.params.arch.name())?;
     let ids: IdVec<TensorId, Option<TensorId>> = ids;
     let of = |id: TensorId| ids[id];
     let mut out = ModelGraph {
         inputs: inputs.into_iter().filter_map(|i| Some(super::Input { tensor: of(i.tensor)?, ..i })).collect(),
-        weights: weights.drain(..).filter_map(|w| Some(super::WeightUse { tensor: of(w.tensor)?, ..w })).collect(),
+        weights: weights.into_iter().filter_map(|w| Some(super::WeightUse { tensor: of(w.tensor)?, ..w })).collect(),
         caches: c.caches.into_iter().filter_map(|u| Some(super::CacheUse { tensor: of(u.tensor)?, ..u })).collect(),
         norms: c.norms.into_iter().filter_map(|(id, layer)| Some((of(id)?, layer))).collect(),
         attention_outputs: c.attention_outputs.into_iter().filter_map(|(id, l)| Some((of(id)?, l))).collect(),
         // The logits were expanded last.
         logits: of(logits).unwrap_or(logits),
         graph,
+        shares_weights,
     };
     out.inputs.sort_by_key(|i| i.tensor);
     out.weights.sort_by_key(|w| w.tensor);

@@ -1,6 +1,6 @@
 //! The value that a builder returns: a graph and what its tensors are.
 
-use super::spec::{CachePart, HomeId, Part};
+use super::spec::{CachePart, Part};
 use crate::gguf::WeightId;
 use crate::hparams::LayerId;
 use crate::kv::CacheKind;
@@ -50,8 +50,6 @@ pub struct WeightUse {
     pub weight: WeightId,
     /// The part of the model that it belongs to.
     pub part: Part,
-    /// The home that it was asked for.
-    pub home: HomeId,
 }
 
 /// A cache tensor in a graph.
@@ -96,4 +94,6 @@ pub struct ModelGraph {
     pub attention_outputs: Vec<(TensorId, LayerId)>,
     /// The logits: F32 `[vocabulary, outputs]`.
     pub logits: TensorId,
+    /// Whether several parts use one weight. If not, the graph is the same for all [`Homes`](super::Homes).
+    pub shares_weights: bool,
 }
