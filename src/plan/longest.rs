@@ -44,7 +44,9 @@ pub fn longest_context(request: &Request<'_>, choices: &Choices, prepared: &Prep
 /// What a context needs.
 struct Need {
     fits: bool,
-    /// By pool, however its graphs are placed.
+    /// Whether bounds leave room for it.
+    might: bool,
+    /// By pool, however its graphs are placed; at least that.
     least: IdVec<PoolId, Bytes>,
 }
 
@@ -68,8 +70,10 @@ impl<'r, 'a> Contexts<'r, 'a> {
     fn need(&mut self, blocks: u32) -> Option<&Need> {
         let (request, choices) = (self.request, self.choices);
         let plan = || {
-            let prepared = request.prepare(&Choices { ctx: blocks * CONTEXT_BLOCK, ..choices.clone() }).ok()?;
-            Some(need(request, &prepared))
+            let choices = Choices { ctx: blocks * CONTEXT_BLOCK, ..choices.clone() };
+            // What not even bounds leave room for needs no further look.
+            let outlook = request.prepare_while(&choices, |p| request.might_fit(p)).ok()?;
+            Some(need(request, &outlook.prepared))
         };
         self.planned.entry(blocks).or_insert_with(plan).as_ref()
     }
@@ -80,8 +84,7 @@ impl<'r, 'a> Contexts<'r, 'a> {
 
     /// Whether bounds leave room for it.
     fn might(&mut self, blocks: u32) -> bool {
-        let request = self.request;
-        self.need(blocks).is_some_and(|need| request.short_of(&need.least) == Bytes::ZERO)
+        self.need(blocks).is_some_and(|need| need.might)
     }
 
     /// The last of `[first, end]` that holds, for what holds up to somewhere: it holds there and not for the next.
@@ -123,7 +126,8 @@ impl<'r, 'a> Contexts<'r, 'a> {
 }
 
 fn need(request: &Request<'_>, prepared: &Prepared) -> Need {
-    Need { fits: request.short(prepared) == Bytes::ZERO, least: request.least(prepared) }
+    let least = request.least(prepared);
+    Need { fits: request.fits(prepared), might: request.might_fit(prepared), least }
 }
 
 #[cfg(test)]

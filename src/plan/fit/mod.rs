@@ -89,11 +89,25 @@ impl Request<'_> {
         Ok(prepare(self.model, self.machine, &settings)?)
     }
 
-    /// Prepares the model as chosen until it is all known, or known not to fit.
-    fn prepare_while_it_fits(&self, choices: &Choices) -> Result<Outlook, FitError> {
+    /// Prepares the model as chosen until it is all known, or what is known of it no longer goes on.
+    pub(super) fn prepare_while(
+        &self,
+        choices: &Choices,
+        goes_on: impl Fn(&Prepared) -> bool,
+    ) -> Result<Outlook, FitError> {
         let settings = choices.settings(&self.model.params, self.machine, self.placer.clone())?;
-        let (paths, fits) = (PathTable::expected(self.machine), |p: &Prepared| self.short(p) == Bytes::ZERO);
-        Ok(prepare_while(self.model, self.machine, &settings, &paths, &fits)?)
+        Ok(prepare_while(self.model, self.machine, &settings, &PathTable::expected(self.machine), &goes_on)?)
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub(super) fn fits(&self, prepared: &Prepared) -> bool {
+        self.short(prepared) == Bytes::ZERO
+    }
+
+    /// Whether nothing would be missing if the graphs were placed as well as can be.
+    pub(super) fn might_fit(&self, prepared: &Prepared) -> bool {
+        self.short_of(&self.least(prepared)) == Bytes::ZERO
     }
 
     /// Bytes that are missing, all pools together.

@@ -120,7 +120,7 @@ impl Request<'_> {
         for copies in (2..=depth).rev() {
             let choices = Choices { copies, ..fitted.choices.clone() };
             let prepared = self.prepare(&choices)?;
-            if self.short(&prepared) == Bytes::ZERO {
+            if self.fits(&prepared) {
                 return Ok(Fitted { choices, prepared, ..fitted.clone() });
             }
         }
@@ -210,10 +210,10 @@ impl<'r, 'a> Search<'r, 'a> {
             }
             let machine = self.request.machine;
             let choices = self.stages.choices(machine, &solution.ranges, &solution.experts_here, &self.choices);
-            let Outlook { prepared, is_whole } = self.request.prepare_while_it_fits(&choices)?;
+            let Outlook { prepared, is_whole } = self.request.prepare_while(&choices, |p| self.request.fits(p))?;
             self.planned += 1;
             let news = self.learn(&solution, &prepared, is_whole);
-            if is_whole && self.request.short(&prepared) == Bytes::ZERO {
+            if is_whole && self.request.fits(&prepared) {
                 self.chosen = Some(solution);
                 return Ok(Some(Fitted { choices, prepared, cost, gap: None, planned: 0, empty: Vec::new() }));
             }
