@@ -29,6 +29,8 @@ struct Found {
     driver: String,
     machine: Machine,
     devices: IdVec<DeviceId, (String, String, MemoryInfo)>,
+    /// Who computes the matrix products of the GPUs, and why.
+    products: Vec<(String, String)>,
     paths: Vec<PathReport>,
 }
 
@@ -53,8 +55,19 @@ fn look(asked: Machine) -> Result<Found, ExecError> {
     let opened = open(&machine, NonZeroUsize::MIN)?;
     let describe = |d: &std::sync::Arc<dyn Device>| (d.name().to_owned(), d.description(), d.memory());
     let devices = opened.iter().map(describe).collect();
+    let products = opened.iter().filter_map(|d| Some((d.name().to_owned(), products(d.as_ref())?))).collect();
     let paths = Runtime::new(machine.clone(), opened)?.path_report().to_vec();
-    Ok(Found { driver: driver(), machine, devices, paths })
+    Ok(Found { driver: driver(), machine, devices, products, paths })
+}
+
+#[cfg(feature = "cuda")]
+fn products(device: &dyn Device) -> Option<String> {
+    Some(device.as_any().downcast_ref::<loadmaster_backends::cuda::CudaDevice>()?.products())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn products(_: &dyn Device) -> Option<String> {
+    None
 }
 
 #[cfg(feature = "cuda")]
@@ -106,6 +119,12 @@ fn as_text(found: &Found) -> String {
         pools.push([pool.name.to_string(), pool.kind.to_string(), bytes(pool.capacity)]);
     }
     let mut text = format!("driver: {}\n{}\n{}", found.driver, devices.render(2), pools.render(2));
+    if !found.products.is_empty() {
+        let mut products = Table::new(&[(Column::Left, "device"), (Column::Wrapped, "products by")]);
+        found.products.iter().for_each(|(name, by)| products.push([name.clone(), by.clone()]));
+        text += "\n";
+        text += &products.render(2);
+    }
     if !found.paths.is_empty() {
         let columns = [
             (Column::Left, "from"),
@@ -143,6 +162,7 @@ fn as_json(found: &Found) -> String {
     let object = json!({
         "driver": found.driver,
         "devices": found.devices.values().map(device).collect::<Vec<_>>(),
+        "products": found.products.iter().map(|(name, by)| json!({ "device": name, "by": by })).collect::<Vec<_>>(),
         "pools": pools.collect::<Vec<_>>(),
         "paths": paths.collect::<Vec<_>>(),
     });

@@ -64,6 +64,18 @@ fn tiny_models_give_the_golden_logits_on_one_two_and_four_simulated_gpus() {
 }
 
 #[test]
+fn tiny_models_stay_near_the_golden_logits_when_cublas_computes_the_products() {
+    for (seed, name) in MODELS.into_iter().enumerate() {
+        let Some(simulator) = simulated(&format!("devices=2,seed={seed},cublas=1")) else { return };
+        near_golden(name, &["cuda:0:64MiB", "cuda:1:64MiB"], None, Attention::Plain);
+        let calls = simulator.calls();
+        let products: u64 = calls.iter().filter(|(name, _)| name.starts_with("cublasGemm")).map(|(_, n)| n).sum();
+        assert!(products > 20, "{name}: {products} products");
+        assert_eq!((simulator.report(), simulator.live()), (String::new(), String::new()), "{name}");
+    }
+}
+
+#[test]
 fn a_part_of_the_layers_and_flash_attention_stay_near_the_golden_logits() {
     for name in ["tiny-llama-F16", "tiny-gemma3-Q8_0", "tiny-mixtral-Q8_0", "tiny-qwen3moe-Q4_K_M"] {
         let Some(simulator) = simulated("devices=1,seed=5") else { return };
@@ -168,7 +180,12 @@ fn devices_are_shown_with_their_paths_and_why() {
         assert!(path["why"].as_str().unwrap().contains("the direct path failed its test"), "{path}");
         assert!(path["bytes_per_second"].as_f64().unwrap() > 0.0);
     }
-    let (status, text, err) = command(&driver, "devices=2", &["devices", "--device", "cuda:1", "--device", "cuda:0"]);
+    let both = ["devices", "--device", "cuda:1", "--device", "cuda:0"];
+    let (status, text, err) = command(&driver, "devices=2,cublas=rule", &both);
     assert_eq!((status, err.as_str()), (0, ""), "{text}");
+    assert_eq!(text.matches("cuBLAS 12.8 from 32 columns on").count(), 2, "{text}");
+    let (status, text, err) = command(&driver, "devices=2", &both);
+    assert_eq!((status, err.as_str()), (0, ""), "{text}");
+    assert_eq!(text.matches("own kernels (cuBLAS: the stand-in driver offers none)").count(), 2, "{text}");
     assert!(text.contains("direct") && text.contains("tested") && text.contains("compute capability"), "{text}");
 }

@@ -202,7 +202,8 @@ impl State {
         if product.operands.iter().any(|o| !o.address.is_multiple_of(o.size as u64)) {
             return Err(self.wrong(INVALID_VALUE, format_args!("{call}: a misaligned operand: {product:?}")));
         }
-        match self.product_accesses(product, device) {
+        // As one that only writes its result: what it adds to is no other operand.
+        match self.product_accesses(&Product { beta: 0.0, ..product.clone() }, device) {
             Err(astray) => {
                 self.report.add(Kind::Memory, format_args!("{call} is given {astray}"));
                 Ok(())

@@ -59,6 +59,8 @@ pub enum Offer {
     Off,
     /// By the backend's rule.
     Rule,
+    /// The same, but one element of each product is wrong.
+    Wrong,
     /// For products with this many columns or more.
     From(u32),
 }
@@ -129,7 +131,9 @@ impl Config {
                 "skip" => config.skips.push(Skip::parse(value).map_err(refuse)?),
                 "audit" => config.audit = audit(value).ok_or_else(|| refuse("is not writes or off"))?,
                 "trace" => config.trace = trace(value).ok_or_else(|| refuse("is not stderr or off"))?,
-                "cublas" => config.cublas = offer(value).ok_or_else(|| refuse("is not off, rule or columns from 1"))?,
+                "cublas" => {
+                    config.cublas = offer(value).ok_or_else(|| refuse("is not off, rule, wrong or columns from 1"))?
+                }
                 _ => return Err(refuse("is not a known key")),
             }
         }
@@ -184,6 +188,7 @@ fn offer(value: &str) -> Option<Offer> {
     match value {
         "off" => Some(Offer::Off),
         "rule" => Some(Offer::Rule),
+        "wrong" => Some(Offer::Wrong),
         _ => value.parse().ok().filter(|columns| *columns > 0).map(Offer::From),
     }
 }

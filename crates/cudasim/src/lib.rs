@@ -24,7 +24,7 @@
 //! | `fail=NAME:N[:CODE][:sticky][:late]` | call N of a function (`any`: of all) fails; may be repeated | |
 //! | `skip=cuStreamWaitEvent:N` | call N of a function that waits is left out; may be repeated | |
 //! | `audit=writes` | each launch is checked for writes outside what its kernel declares; slow | off |
-//! | `cublas=off`, `rule`, `16` | whether the functions of cuBLAS may be used: not, by the backend's rule, from 16 columns on | off |
+//! | `cublas=off`, `rule`, `16`, `wrong` | whether the functions of cuBLAS may be used: not, by the backend's rule, from 16 columns on, by the rule with one wrong element in each product | off |
 //! | `trace=stderr` | calls and operations are told as they happen, a line each | off |
 //!
 //! `CODE` is a number or a name such as `OUT_OF_MEMORY`. `sticky` kills the current device: it answers every later call

@@ -8,7 +8,7 @@ use super::driver::{Driver, SIMULATOR_SYMBOL};
 use cudarc::cublas::sys;
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
-use std::ffi::{OsStr, c_int, c_longlong, c_void};
+use std::ffi::{OsStr, OsString, c_int, c_longlong, c_void};
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 /// system's.
 pub const CUBLAS_VARIABLE: &str = "LOADMASTER_CUBLAS";
 
+const OFF: &str = "off";
 /// File name that cudarc does not know yet.
 const NEWER: &str = "libcublas.so.13";
 /// First version with the functions that are used.
@@ -193,22 +194,26 @@ impl std::fmt::Debug for Cublas {
 impl Cublas {
     /// The library for a driver: looked for at the first call. Errors: why there is none.
     pub(crate) fn get(driver: &'static Driver) -> Result<&'static Self, NoCublas> {
-        static SYSTEM: OnceLock<Result<Cublas, NoCublas>> = OnceLock::new();
         static STAND_IN: OnceLock<Result<Cublas, NoCublas>> = OnceLock::new();
-        let variable = std::env::var_os(CUBLAS_VARIABLE).filter(|v| !v.is_empty());
-        if variable.as_deref() == Some(OsStr::new("off")) {
+        let variable = variable();
+        if variable.as_deref() == Some(OsStr::new(OFF)) {
             return Err(NoCublas::Off);
         }
-        let found = if driver.is_simulator() {
-            let library = driver.library().filter(|_| offered(driver).is_some()).ok_or(NoCublas::StandIn)?;
-            // SAFETY: the stand-in's functions have the library's types.
-            STAND_IN.get_or_init(|| unsafe { Self::resolve(library) })
-        } else {
-            SYSTEM.get_or_init(|| match variable {
-                Some(path) => Self::open(Path::new(&path)),
-                None => Self::of_system(),
-            })
-        };
+        if !driver.is_simulator() {
+            return Self::system(variable);
+        }
+        let library = driver.library().filter(|_| offered(driver).is_some()).ok_or(NoCublas::StandIn)?;
+        // SAFETY: the stand-in's functions have the library's types.
+        STAND_IN.get_or_init(|| unsafe { Self::resolve(library) }).as_ref().map_err(Clone::clone)
+    }
+
+    /// The library that the variable names, or the system's.
+    fn system(variable: Option<OsString>) -> Result<&'static Self, NoCublas> {
+        static SYSTEM: OnceLock<Result<Cublas, NoCublas>> = OnceLock::new();
+        let found = SYSTEM.get_or_init(|| match variable {
+            Some(path) => Self::open(Path::new(&path)),
+            None => Self::of_system(),
+        });
         found.as_ref().map_err(Clone::clone)
     }
 
@@ -281,6 +286,10 @@ impl Cublas {
     }
 }
 
+fn variable() -> Option<OsString> {
+    std::env::var_os(CUBLAS_VARIABLE).filter(|v| !v.is_empty())
+}
+
 /// What the stand-in driver is told to offer: none, or the fewest columns of a product (0: as on a GPU).
 pub(crate) fn offered(driver: &Driver) -> Option<u64> {
     let ask = driver.extra::<unsafe extern "C" fn() -> c_longlong>(c"loadmaster_cudasim_cublas")?;
@@ -298,5 +307,30 @@ fn open_beside(path: &Path) {
     if let Ok(library) = unsafe { Library::new(beside) } {
         // It must stay open: nobody closes cuBLAS either.
         std::mem::forget(library);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_no_absolute_path_or_not_there_or_no_cublas_is_refused_by_name() {
+        let why = |path: &str| Cublas::open(Path::new(path)).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(why("libcublas.so").contains("`libcublas.so`, which is neither off nor an absolute path"));
+        assert!(why("/nonexistent/libcublas.so").starts_with("/nonexistent/libcublas.so (LOADMASTER_CUBLAS): "));
+        if let Some(stand_in) = crate::cuda::simulator::Simulator::find() {
+            assert!(why(&stand_in.to_string_lossy()).ends_with("is a stand-in for tests, and the driver is none"));
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_at_hand_has_every_function() {
+        match Cublas::system(variable()) {
+            Ok(found) => assert!(found.version.0 >= OLDEST, "{found:?}"),
+            Err(NoCublas::NotFound) => println!("skipped: {}", NoCublas::NotFound),
+            Err(why) => panic!("{why}"),
+        }
     }
 }

@@ -116,8 +116,8 @@ impl CudaDevice {
     #[must_use]
     pub fn products(&self) -> String {
         match &self.core.products {
-            Ok(chosen) => format!("products by {chosen}"),
-            Err(why) => format!("products by own kernels (cuBLAS: {why})"),
+            Ok(chosen) => chosen.to_string(),
+            Err(why) => format!("own kernels (cuBLAS: {why})"),
         }
     }
 
@@ -179,7 +179,7 @@ impl Device for CudaDevice {
         DeviceKind::Gpu
     }
     fn description(&self) -> String {
-        format!("{}, {}", self.info, self.products())
+        self.info.to_string()
     }
     fn memory(&self) -> MemoryInfo {
         let total = self.core.limit.map_or(self.info.total, |limit| limit.min(self.info.total));

@@ -33,6 +33,7 @@ mod replay;
 pub mod simulator;
 mod stream;
 mod transfer;
+mod trial;
 
 pub use cache::CACHE_VARIABLE;
 pub use cublas::{CUBLAS_VARIABLE, NoCublas};

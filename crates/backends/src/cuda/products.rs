@@ -13,6 +13,7 @@ use super::cublas::{self, Cublas, Handle, NoCublas, Status};
 use super::driver::Driver;
 use super::handles::RawStream;
 use super::launch::types::{Factor, LibraryRule, Product, Target};
+use super::trial;
 use crate::error::Fault;
 use parking_lot::MutexGuard;
 use std::ffi::{c_int, c_void};
@@ -52,6 +53,10 @@ impl Default for Products {
     }
 }
 
+/// Decoded weights at a time: much for matrix units, little beside a model.
+const SLICE: u64 = 64 << 20;
+/// The same where the stand-in driver forces products to the library: several to a matrix.
+const FORCED_SLICE: u64 = 1 << 10;
 /// First compute capability that is considered, times ten.
 const LEAST_ARCH: u32 = 70;
 
@@ -73,6 +78,7 @@ impl Chosen {
         }
         let rule = rule(context.driver(), from, target.arch);
         let blas = Blas::new(context, library)?;
+        trial::test(context, target.arch, &blas)?;
         Ok(Self { rule, blas })
     }
 
@@ -89,7 +95,7 @@ impl Chosen {
         stream: &RawStream,
         scratch: u64,
     ) -> Result<Entered<'_>, Fault> {
-        self.blas.enter(stream, scratch, self.rule.workspace).map(|()| Entered(&self.blas))
+        self.blas.enter(stream, scratch, self.rule.workspace)
     }
 }
 
@@ -114,11 +120,12 @@ fn rule(driver: &Driver, from: ProductsFrom, arch: u32) -> LibraryRule {
         floats_from: forced.unwrap_or(from.floats),
         quantized_from: forced.unwrap_or(from.quantized),
         workspace,
+        slice: if forced.is_some() { FORCED_SLICE } else { SLICE },
     }
 }
 
 /// A handle of the library in a context.
-struct Blas {
+pub(crate) struct Blas {
     context: Arc<Context>,
     library: &'static Cublas,
     raw: Handle,
@@ -146,14 +153,16 @@ impl Blas {
         Ok(Self { context: Arc::clone(context), library, raw })
     }
 
-    fn enter(&self, stream: &RawStream, scratch: u64, bytes: u64) -> Result<(), Fault> {
+    /// Lets it work in a stream and in memory that is nobody else's: whoever has the handle to itself may.
+    pub(crate) fn enter(&self, stream: &RawStream, scratch: u64, bytes: u64) -> Result<Entered<'_>, Fault> {
         let (library, raw) = (self.library, self.raw);
         // SAFETY: handle and stream live.
         call(&self.context, "cublasSetStream", || unsafe { (library.set_stream)(raw, stream.raw()) })?;
         let (workspace, bytes) = (scratch as *mut c_void, bytes as usize);
         // After the stream: setting that gives the handle its own workspace back.
         // SAFETY: the handle lives; the program whose products follow keeps the memory until no GPU runs anything.
-        call(&self.context, "cublasSetWorkspace", || unsafe { (library.set_workspace)(raw, workspace, bytes) })
+        call(&self.context, "cublasSetWorkspace", || unsafe { (library.set_workspace)(raw, workspace, bytes) })?;
+        Ok(Entered(self))
     }
 }
 

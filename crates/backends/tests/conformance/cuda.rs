@@ -3,17 +3,17 @@
 use crate::runner::{OnDevice, Runner};
 use crate::{Case, TOPICS};
 use loadmaster_backends::cuda::simulator::Simulator;
-use loadmaster_backends::cuda::{CudaDevice, CudaOptions, probe};
+use loadmaster_backends::cuda::{CudaDevice, CudaOptions, Products, ProductsFrom, probe};
 use std::sync::Arc;
 
 /// The first GPU of this machine; none, with the reason printed, where there is none.
-fn real() -> Option<CudaDevice> {
+fn real(products: Products) -> Option<CudaDevice> {
     let gpus = probe().map_err(|why| println!("skipped: {why}")).ok()?;
     let Some(gpu) = gpus.first() else {
         println!("skipped: the driver has no GPU");
         return None;
     };
-    Some(CudaDevice::open(CudaOptions::new("cuda:0", gpu.ordinal)).unwrap())
+    Some(CudaDevice::open(CudaOptions { products, ..CudaOptions::new("cuda:0", gpu.ordinal) }).unwrap())
 }
 
 fn check_all(device: CudaDevice) {
@@ -36,7 +36,13 @@ impl Drop for Findings<'_> {
 #[test]
 fn every_operation_agrees_with_its_reference_on_a_gpu() {
     if cfg!(feature = "gpu-tests") {
-        real().into_iter().for_each(check_all);
+        // Whoever computes products: our own kernels, cuBLAS where it is worth it, cuBLAS wherever it can.
+        let always = Products::Library(ProductsFrom { floats: 1, quantized: 1 });
+        for products in [Products::Own, Products::default(), always] {
+            let Some(device) = real(products) else { return };
+            println!("products by {}", device.products());
+            check_all(device);
+        }
         return;
     }
     for (seed, order) in [(1, "adversarial,audit=writes"), (2, "lazy")] {

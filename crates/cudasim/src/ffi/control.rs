@@ -97,7 +97,7 @@ pub extern "C" fn loadmaster_cudasim_skipped() -> u32 {
 pub extern "C" fn loadmaster_cudasim_cublas() -> i64 {
     match simulator().lock().config.cublas {
         Offer::Off => -1,
-        Offer::Rule => 0,
+        Offer::Rule | Offer::Wrong => 0,
         Offer::From(columns) => columns.into(),
     }
 }

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// A simulated machine; none, with the reason printed, where there is no simulator or real GPUs are tested.
-fn simulated(config: &str) -> Option<Simulator> {
+pub(crate) fn simulated(config: &str) -> Option<Simulator> {
     if cfg!(feature = "gpu-tests") {
         println!("skipped: this run is for real GPUs");
         return None;
@@ -54,7 +54,7 @@ fn session(world: &World, copies: u32) -> Result<Session, String> {
 }
 
 /// Loads, binds, lets `change` change what was bound, and lets runs overlap as they may; the outputs of the last run.
-fn everything(
+pub(crate) fn everything(
     ordinals: &[u32],
     model: &Model,
     seed: u64,
@@ -78,7 +78,7 @@ fn floats(bytes: &[u8]) -> Vec<f64> {
 }
 
 /// Relative squared error of all outputs together.
-fn distance(found: &[Vec<u8>], expected: &[Vec<u8>]) -> f64 {
+pub(crate) fn distance(found: &[Vec<u8>], expected: &[Vec<u8>]) -> f64 {
     let pairs = found.iter().zip(expected).flat_map(|(f, e)| floats(f).into_iter().zip(floats(e)));
     let (error, norm) = pairs.fold((0.0, 0.0), |(error, norm), (f, e)| (error + (f - e).powi(2), norm + e * e));
     if norm == 0.0 { error } else { error / norm }

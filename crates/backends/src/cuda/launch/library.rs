@@ -22,8 +22,6 @@ use smallvec::SmallVec;
 /// First architectures whose matrix units take halves, and bfloats.
 const HALVES: u32 = 70;
 const BFLOATS: u32 = 80;
-/// Most decoded bytes at a time.
-const SLICE: u64 = 64 << 20;
 /// A node that takes more calls than this is left to our own kernels.
 const MOST_CALLS: u64 = 32;
 /// Most matrices of one call.
@@ -38,7 +36,7 @@ pub(super) fn product(w: &Layout, x: &Layout, dst: &Layout, target: &Target) -> 
     if dst.dtype != DType::F32 || w.ne[0] == 0 {
         return None;
     }
-    let mut plan = Plan { list: SmallVec::new(), scratch_bytes: rule.workspace };
+    let mut plan = Plan { list: SmallVec::new(), scratch_bytes: rule.workspace, slice: rule.slice };
     let x = plan.activations(x, factor)?;
     let (x, dst) = merged(w, x, Located { layout: *dst, place: super::build::DST });
     let calls = Calls { factor, x, dst };
@@ -101,6 +99,7 @@ impl Located {
 struct Plan {
     list: SmallVec<[Work; 2]>,
     scratch_bytes: u64,
+    slice: u64,
 }
 
 impl Plan {
@@ -132,7 +131,7 @@ impl Plan {
         }
         let wide = dtype(calls.factor);
         let row = w.ne[0].checked_mul(wide.block_size().get())?;
-        let rows = (SLICE / row).clamp(1, w.ne[1]);
+        let rows = (self.slice / row).clamp(1, w.ne[1]);
         let space = self.fresh(wide, [w.ne[0], rows, 1, 1])?;
         for first in (0..w.ne[1]).step_by(usize::try_from(rows).ok()?) {
             let ne = [w.ne[0], rows.min(w.ne[1] - first), 1, 1];

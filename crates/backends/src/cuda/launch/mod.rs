@@ -9,6 +9,8 @@ mod build;
 mod copies;
 mod elements;
 mod library;
+#[cfg(test)]
+mod library_tests;
 mod node;
 mod products;
 mod rows;

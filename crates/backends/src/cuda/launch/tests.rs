@@ -42,7 +42,7 @@ fn every_product_that_a_weight_type_can_be_given_exists_and_no_other_does() {
 }
 
 /// What a node of a graph file looks like to [`super::launches`].
-fn with_view<T>(graph: &Graph, id: TensorId, then: impl FnOnce(&NodeView<'_>) -> T) -> T {
+pub(super) fn with_view<T>(graph: &Graph, id: TensorId, then: impl FnOnce(&NodeView<'_>) -> T) -> T {
     let layout = |t: TensorId| {
         let t = graph.tensor(t);
         Layout { dtype: t.dtype, ne: t.ne, nb: t.nb }

@@ -94,6 +94,8 @@ pub(crate) struct LibraryRule {
     pub(crate) quantized_from: u64,
     /// Bytes of scratch memory, from its first on, that are the library's while it computes.
     pub(crate) workspace: u64,
+    /// Most bytes of weights that are decoded at a time.
+    pub(crate) slice: u64,
 }
 
 /// What an [`LmTensor`]'s address points into.
