@@ -62,7 +62,7 @@ fn every_contradiction_is_refused_with_its_place() {
         (vec![], "no device"),
         (vec!["speed = 3\n".into()], "speed"),
         (vec![POOL.replace("host\"", "fast\"")], "fast"),
-        (vec![POOL.replace("1GiB", "1GB")], "pool `ram`: capacity"),
+        (vec![POOL.replace("1GiB", "1GX")], "pool `ram`: capacity"),
         (vec![POOL.replace("1GiB", "0B"), TYPE.into(), DEVICE.into()], "capacity of 0"),
         (vec![POOL.into(), POOL.into(), TYPE.into(), DEVICE.into()], "two pools are named `ram`"),
         (

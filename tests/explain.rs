@@ -152,7 +152,7 @@ fn what_makes_no_sense_is_refused_in_one_message_with_the_place() {
         (&["explain", &text], &["text.json", "line 1"]),
         (&["explain", &other], &["other.json"]),
         (&["explain", SMOLLM, "--device", "gpu:24GiB"], &["gpu:24GiB", "allowed are"]),
-        (&["explain", SMOLLM, "--device", "sim:24GB"], &["24GB", "24GiB"]),
+        (&["explain", SMOLLM, "--device", "sim:24GX"], &["24GX", "unit", "24GiB"]),
         (&["explain", SMOLLM, "--device", "cpu", "--device", "sim:1GiB"], &["must come last"]),
         (&["explain", SMOLLM, "--device", "sim:1GiB"], &["smollm2.2g.003", "SIM1", "more GPUs"]),
         (&["explain", SMOLLM, "--device", "cpu", "--machine", "configs/cpu.toml"], &["--machine", "cannot be used"]),

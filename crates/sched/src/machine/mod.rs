@@ -10,7 +10,7 @@ mod spec;
 mod validate;
 
 pub use error::{MachineError, SpecError};
-pub use size::{SizeError, parse_size};
+pub use size::{SizeError, SizeFault, parse_size};
 pub use spec::DeviceSpec;
 
 use crate::device_set::{self, DeviceSet, Mask, MaskTable};
