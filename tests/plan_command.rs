@@ -6,7 +6,7 @@ use assert_cmd::Command;
 use loadmaster::commands::input::PolicyArg;
 use loadmaster::engine::Model;
 use loadmaster::plan::Choices;
-use loadmaster::plan::advice::relaxations;
+use loadmaster::plan::advice::{Placing, relaxations};
 use loadmaster::plan::fit::costs::Costs;
 use loadmaster::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST, Speed};
 use loadmaster::plan::fit::{FitError, Purpose, Request};
@@ -94,7 +94,7 @@ fn one_mebibyte_missing_on_one_device_is_told_to_the_byte_with_changes_that_help
         let short: Vec<u64> = plan.pools.iter().map(|p| p.short).collect();
         assert_eq!(short, [0, 1 << 20, 0]);
         assert_eq!((plan.fits, plan.devices[0].free, plan.devices[1].free), (false, Some(0), Some(-(1 << 20))));
-        let found = relaxations(request, &choices()).unwrap();
+        let found = relaxations(request, &choices(), Placing::Asked).unwrap();
         assert!(found.len() >= 3, "{found:?}");
         for relaxation in &found {
             let prepared = request.prepare(&relaxation.choices).unwrap();

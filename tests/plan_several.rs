@@ -107,7 +107,14 @@ fn what_llama_cpp_takes_counts_in_pools_around_its_pool_too() {
     let (free, total) = (devices[0]["free"].as_u64().unwrap(), devices[0]["total"].as_u64().unwrap());
     assert_eq!(free + total, 95 << 30);
     // What it cannot do is refused and not passed over.
-    for (option, told) in [(&["-o", "plan.json"][..], "-o writes a plan"), (&["--fit"], "--fit chooses")] {
+    let refused: [(&[&str], &str); 5] = [
+        (&["-o", "plan.json"], "--output writes a plan"),
+        (&["--fit"], "--fit chooses"),
+        (&["--for", "decode"], "--for chooses"),
+        (&["--copies", "1"], "decides itself whether it pipelines"),
+        (&["--policy", "ggml"], "by ggml's rules"),
+    ];
+    for (option, told) in refused {
         let (_, err, status) = loadmaster(&[&common[..], option].concat());
         assert!(status == Some(2) && err.contains(told), "{err}");
     }

@@ -25,7 +25,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         super::print("the plans are equal\n")?;
         return Ok(ExitCode::SUCCESS);
     }
-    super::print(&render(&a, &b))?;
+    super::print(&super::harmless(&render(&a, &b)))?;
     Ok(ExitCode::from(1))
 }
 

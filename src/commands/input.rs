@@ -1,6 +1,7 @@
 //! What several commands read: graph files, machines, policies.
 
 use crate::config::Config;
+use crate::plan::saved::Policy;
 use anyhow::Context;
 use clap::ValueEnum;
 use loadmaster_alloc::{BestOptions, InPlaceTable, InPlaceTables, Placer, Reorder, UnusedInputs};
@@ -48,6 +49,24 @@ impl PolicyArg {
         match self {
             Self::Ggml => "ggml",
             Self::Best => "best",
+        }
+    }
+}
+
+impl From<PolicyArg> for Policy {
+    fn from(arg: PolicyArg) -> Self {
+        match arg {
+            PolicyArg::Ggml => Self::Ggml,
+            PolicyArg::Best => Self::Best,
+        }
+    }
+}
+
+impl From<Policy> for PolicyArg {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Ggml => Self::Ggml,
+            Policy::Best => Self::Best,
         }
     }
 }

@@ -81,7 +81,7 @@ fn found_by_stand_in() -> bool {
 /// Says why something failed; status 1.
 fn failed(error: &anyhow::Error) -> ExitCode {
     // Nobody is left to tell if this fails.
-    let _ = writeln!(io::stderr(), "error: {}", message(error));
+    let _ = writeln!(io::stderr(), "error: {}", harmless(&message(error)));
     ExitCode::from(1)
 }
 
@@ -94,7 +94,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Nobody is left to tell if this fails.
-    let _ = writeln!(io::stderr(), "error: {}", message(error));
+    let _ = writeln!(io::stderr(), "error: {}", harmless(&message(error)));
     ExitCode::from(2)
 }
 
@@ -107,6 +107,13 @@ fn message(error: &anyhow::Error) -> String {
         _ if cause.starts_with(&said) => cause,
         _ => format!("{said}: {cause}"),
     })
+}
+
+/// The text with what steers a terminal made visible, as names from files may hold it.
+#[must_use]
+pub fn harmless(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
 }
 
 /// Writes to standard output. Errors: those of the stream, a closed pipe among them.

@@ -18,7 +18,8 @@ pub fn fit(text: &str, width: usize) -> String {
 }
 
 /// The text in lines of at most `width`, cut at blanks; a word that is wider is cut anywhere.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut room = width;
     for word in text.split(' ') {

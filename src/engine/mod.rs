@@ -7,6 +7,7 @@ pub mod load;
 pub mod model;
 pub mod placed;
 pub mod prepare;
+pub mod room;
 pub mod session;
 pub mod settings;
 
@@ -15,5 +16,6 @@ pub use load::Progress;
 pub use model::Model;
 pub use placed::Placed;
 pub use prepare::{DeviceNeed, GraphSummary, LinkTraffic, Outlook, Peak, Prepared, prepare, prepare_on, prepare_while};
+pub use room::{Room, rooms};
 pub use session::{Engine, Reserve};
 pub use settings::Settings;

@@ -3,6 +3,7 @@
 use super::error::EngineError;
 use super::model::Model;
 use super::placed::Placed;
+use super::room::rooms;
 use super::settings::Settings;
 use crate::placement::LayerDevices;
 use loadmaster_alloc::{AllocPlan, ArenaId, ArenaReport, BufferIds, GraphAllocator, report};
@@ -177,8 +178,9 @@ impl Prepared {
     /// Errors: the first device whose memory is too small, with what it needs and what would help.
     pub fn check_capacity(&self, machine: &Machine) -> Result<(), EngineError> {
         let used = self.pools(machine);
-        for (pool, &needed) in used.iter() {
-            let Some(available) = machine.pools()[pool].capacity.filter(|&c| needed > c) else { continue };
+        for (pool, room) in rooms(machine, &used, Bytes::ZERO).iter() {
+            let Some(available) = room.capacity.filter(|_| room.missing() > Bytes::ZERO) else { continue };
+            let needed = room.used;
             let counts = |id| machine.pool_and_outer(machine.compute_type(id).pool).any(|p| p == pool);
             let own = self.devices.iter().find(|(id, _)| counts(*id));
             let Some((id, need)) = own else {

@@ -100,7 +100,7 @@ impl Choices {
         DType::from_name(&self.kv_type.to_lowercase()).ok_or_else(|| ChoicesError::Type { name: self.kv_type.clone() })
     }
 
-    fn overrides(&self, machine: &Machine) -> Result<Vec<Override>, OverrideError> {
+    pub(super) fn overrides(&self, machine: &Machine) -> Result<Vec<Override>, OverrideError> {
         self.override_tensor.iter().map(|text| Override::parse(text, machine)).collect()
     }
 

@@ -52,6 +52,8 @@ pub struct MemoryUse {
     pub kv: Bytes,
     /// Compute buffers.
     pub compute: Bytes,
+    /// What no placement of the tensors in compute buffers could be below.
+    pub compute_bound: Bytes,
 }
 
 /// What llama.cpp takes.
@@ -149,6 +151,7 @@ fn memory(machine: &Machine, prepared: &Prepared, repacked: BufferTypeId) -> Vec
         weights: need.weights,
         kv: need.cache,
         compute: need.compute,
+        compute_bound: need.bound,
     };
     let mut memory: Vec<MemoryUse> = prepared.devices.iter().map(of_device).collect();
     if let Some(&weights) = prepared.weights.get(&repacked) {

@@ -16,11 +16,12 @@ const MOST_LOOSE: usize = 64;
 /// Of so many questions one halves what is left, however bytes grow.
 const HALVES_EVERY: u32 = 3;
 
-/// The longest context that is tried: what the model was trained for, or what was asked for if that is more.
+/// The longest context that is tried: what the model was trained for, or what was asked for if that is more, which is
+/// rounded up to whole blocks as the cache is.
 #[must_use]
 pub fn longest_tried(request: &Request<'_>, choices: &Choices) -> u32 {
-    let most = request.model.params.trained_context.max(choices.ctx).max(CONTEXT_BLOCK);
-    most / CONTEXT_BLOCK * CONTEXT_BLOCK
+    let blocks = request.model.params.trained_context / CONTEXT_BLOCK;
+    blocks.max(choices.ctx.div_ceil(CONTEXT_BLOCK)).max(1) * CONTEXT_BLOCK
 }
 
 /// The longest context, in whole blocks and up to what the model was trained for, that fits with all else as chosen.

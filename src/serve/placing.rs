@@ -3,13 +3,13 @@
 use super::error::ApiError;
 use super::residual::Residual;
 use crate::commands::input::PolicyArg;
-use crate::engine::{EngineError, Model, Prepared, Settings};
+use crate::engine::{EngineError, Model, Prepared, Settings, rooms};
 use crate::plan::advice;
 use crate::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST};
 use crate::plan::fit::{FitError, Purpose, Request};
 use crate::plan::{Choices, ChoicesError};
 use loadmaster_alloc::Placer;
-use loadmaster_graph::{Bytes, IdVec, PoolId};
+use loadmaster_graph::Bytes;
 use loadmaster_sched::{DeviceKind, Machine};
 use serde_json::{Value, json};
 
@@ -86,19 +86,14 @@ impl Question<'_> {
         let Ok(prepared) = request.prepare(self.choices) else {
             return ApiError::unavailable("over_capacity", "the model cannot be placed on what is left of the machine");
         };
-        let needed = needed(&residual.machine, &prepared);
-        let worst = residual
-            .machine
-            .pools()
-            .iter()
-            .filter_map(|(id, pool)| Some((id, needed[id].saturating_sub(pool.capacity?), needed[id], pool.capacity?)))
-            .max_by_key(|&(_, short, ..)| short);
-        let Some((pool, deficit, needed, free)) = worst else {
+        let rooms = rooms(&residual.machine, &prepared.pools(&residual.machine), Bytes::ZERO);
+        let limited = rooms.iter().filter_map(|(id, room)| Some((id, room.missing(), room.used, room.capacity?)));
+        let Some((pool, deficit, needed, free)) = limited.max_by_key(|&(_, short, ..)| short) else {
             return ApiError::unavailable("over_capacity", "no device has room for the model");
         };
         let device = residual.machine.devices().iter().find(|(d, _)| residual.machine.compute_type(*d).pool == pool);
         let device = device.map_or_else(|| whole.pools()[pool].name.clone(), |(_, d)| d.name.clone());
-        let relaxations: Vec<Value> = advice::relaxations(&request, self.choices)
+        let relaxations: Vec<Value> = advice::relaxations(&request, self.choices, advice::Placing::Asked)
             .unwrap_or_default()
             .into_iter()
             .map(|r| json!({ "what": r.what, "choices": r.choices }))
@@ -120,15 +115,6 @@ fn request<'a>(
     placer: &'a Placer,
 ) -> Request<'a> {
     Request { model, machine, speeds, placer, reserve: Bytes::ZERO }
-}
-
-fn needed(machine: &Machine, prepared: &Prepared) -> IdVec<PoolId, Bytes> {
-    let mut pools = IdVec::filled(Bytes::ZERO, machine.pools().len());
-    for (device, need) in prepared.devices.iter() {
-        let pool: &mut Bytes = &mut pools[machine.compute_type(device).pool];
-        *pool = pool.saturating_add(need.total());
-    }
-    pools
 }
 
 /// What the planner refuses is the client's choice, or a file that it named.

@@ -10,7 +10,23 @@ use loadmaster_models::hparams::HParams;
 use loadmaster_sched::machine::{PoolKind, parse_size};
 use loadmaster_sched::{DeviceKind, Machine};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Most tokens given at once, unless asked otherwise.
+const BATCH: u32 = 2048;
+/// Most tokens of one run of a graph, unless asked otherwise.
+const MICRO_BATCH: u32 = 512;
+/// Type of the KV cache, unless asked otherwise.
+const KV_TYPE: &str = "f16";
+
+/// Options that llama.cpp's own rules leave nothing to do, and why.
+const NOT_OF_LLAMA_CPP: [(&str, &str); 5] = [
+    ("--fit", "chooses a placement for `run`, but llama.cpp has rules of its own"),
+    ("--for", "chooses a placement for `run`, but llama.cpp has rules of its own"),
+    ("--copies", "is for `run`, but llama.cpp decides itself whether it pipelines"),
+    ("--policy", "is for `run`, but llama.cpp's tensors are placed by ggml's rules"),
+    ("--output", "writes a plan for `run` (--format json prints what is told here)"),
+];
 
 /// Tell what a model takes on a machine, and where it fits best, from its header alone
 #[derive(clap::Args, Debug)]
@@ -24,30 +40,31 @@ pub struct Args {
     /// A machine file, as in configs/
     #[arg(long, value_name = "FILE", conflicts_with = "device")]
     pub machine: Option<PathBuf>,
-    /// A device, highest priority first: rtx4090 and other names, sim:24GiB, cuda:0, cpu:64GiB; the host is the last
+    /// A device, highest priority first: rtx4090 and other names, sim:24GiB, cuda:0, cpu:64GiB; the host comes
+    /// last. Sizes are binary however they are written: 24G, 24GB and 24GiB are one
     #[arg(long, value_name = "SPEC")]
     pub device: Vec<String>,
     /// Tokens of context, all sequences together [default: the model's, at most 4096]
     #[arg(long, value_name = "N")]
     pub ctx: Option<NonZeroU32>,
-    /// Most tokens given at once
-    #[arg(long, value_name = "N", default_value = "2048")]
-    pub batch: NonZeroU32,
-    /// Most tokens of one run of a graph
-    #[arg(long, value_name = "N", default_value = "512")]
-    pub ubatch: NonZeroU32,
-    /// Sequences, each with its share of the context
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub parallel: NonZeroU32,
-    /// Attention as one operation
-    #[arg(long, value_enum, value_name = "on|off", default_value_t)]
-    pub flash_attn: Switch,
-    /// Type of the KV cache: f16, f32, bf16, q8_0, … (quantized: with --flash-attn on)
-    #[arg(long, value_name = "T", default_value = "f16")]
-    pub kv_type: String,
-    /// Pipeline copies of every input, or `auto`: as many as make a prompt faster, and fit
-    #[arg(long, value_name = "N|auto", default_value = "1", value_parser = depth)]
-    pub copies: Depth,
+    /// Most tokens given at once [default: 2048]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<NonZeroU32>,
+    /// Most tokens of one run of a graph [default: 512]
+    #[arg(long, value_name = "N")]
+    pub ubatch: Option<NonZeroU32>,
+    /// Sequences, each with its share of the context [default: 1]
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<NonZeroU32>,
+    /// Attention as one operation [default: off]
+    #[arg(long, value_enum, value_name = "on|off")]
+    pub flash_attn: Option<Switch>,
+    /// Type of the KV cache: f16, f32, bf16, q8_0, … (quantized: with --flash-attn on) [default: f16]
+    #[arg(long, value_name = "T")]
+    pub kv_type: Option<String>,
+    /// Pipeline copies of every input, or `auto`: as many as make a prompt faster, and fit [default: 1]
+    #[arg(long, value_name = "N|auto", value_parser = depth)]
+    pub copies: Option<Depth>,
     /// Layers on GPUs, counted from the last; the output counts as one
     #[arg(long, visible_alias = "ngl", value_name = "N")]
     pub n_gpu_layers: Option<u32>,
@@ -60,21 +77,21 @@ pub struct Args {
     /// Keep the KV cache on the host
     #[arg(long)]
     pub no_kv_offload: bool,
-    /// Bytes kept free in every pool
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = size)]
-    pub reserve: Bytes,
+    /// What is kept free in every pool, such as 500M [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub reserve: Option<Bytes>,
     /// Choose the placement; the default where no option says where anything goes
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["n_gpu_layers", "tensor_split", "override_tensor"])]
     pub fit: bool,
-    /// What a chosen placement is to be best for
-    #[arg(long = "for", value_enum, value_name = "PURPOSE", default_value_t)]
-    pub purpose: PurposeArg,
+    /// What a chosen placement is to be best for [default: decode]
+    #[arg(long = "for", value_enum, value_name = "PURPOSE")]
+    pub purpose: Option<PurposeArg>,
     /// Whose memory is told
     #[arg(long, value_enum, default_value_t)]
     pub engine: EngineArg,
-    /// Whose rules place tensors
-    #[arg(long, value_enum, default_value_t)]
-    pub policy: PolicyArg,
+    /// Whose rules place tensors [default: best]
+    #[arg(long, value_enum)]
+    pub policy: Option<PolicyArg>,
     /// As text or as JSON
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -136,9 +153,6 @@ fn depth(text: &str) -> Result<Depth, String> {
 }
 
 fn size(text: &str) -> Result<Bytes, String> {
-    if text == "0" {
-        return Ok(Bytes::ZERO);
-    }
     parse_size(text).map_err(|e| e.to_string())
 }
 
@@ -156,16 +170,17 @@ impl Args {
     /// What was chosen.
     #[must_use]
     pub fn choices(&self, params: &HParams) -> Choices {
+        let number = |given: Option<NonZeroU32>, usual: u32| given.map_or(usual, NonZeroU32::get);
         Choices {
-            ctx: self.ctx.map_or(crate::engine::Settings::new(params).context, NonZeroU32::get),
-            batch: self.batch.get(),
-            ubatch: self.ubatch.get(),
-            parallel: self.parallel.get(),
-            flash_attn: self.flash_attn == Switch::On,
-            kv_type: self.kv_type.clone(),
+            ctx: number(self.ctx, crate::engine::Settings::new(params).context),
+            batch: number(self.batch, BATCH),
+            ubatch: number(self.ubatch, MICRO_BATCH),
+            parallel: number(self.parallel, 1),
+            flash_attn: self.flash_attn == Some(Switch::On),
+            kv_type: self.kv_type.clone().unwrap_or_else(|| KV_TYPE.to_owned()),
             copies: match self.copies {
-                Depth::Exactly(n) => n.get(),
-                Depth::Auto => 1,
+                Some(Depth::Exactly(n)) => n.get(),
+                Some(Depth::Auto) | None => 1,
             },
             n_gpu_layers: self.n_gpu_layers,
             tensor_split: self.tensor_split.clone(),
@@ -174,14 +189,118 @@ impl Args {
         }
     }
 
+    /// What a chosen placement is to be best for.
+    #[must_use]
+    pub fn purpose(&self) -> Purpose {
+        self.purpose.unwrap_or_default().into()
+    }
+
+    /// Whose rules place tensors.
+    #[must_use]
+    pub fn policy(&self) -> PolicyArg {
+        self.policy.unwrap_or_default()
+    }
+
+    /// What is kept free.
+    #[must_use]
+    pub fn reserve(&self) -> Bytes {
+        self.reserve.unwrap_or_default()
+    }
+
+    /// Options that say where something goes, of those that were given.
+    fn placing(&self) -> Vec<&'static str> {
+        let all = ["--n-gpu-layers", "--tensor-split", "--override-tensor", "--no-kv-offload"];
+        self.given().into_iter().filter(|name| all.contains(name)).collect()
+    }
+
     /// Whether the placement is to be chosen: no option says where anything goes, and there is a choice.
     #[must_use]
     pub fn chooses(&self, machine: &Machine) -> bool {
-        let placed = self.n_gpu_layers.is_some()
-            || self.tensor_split.is_some()
-            || !self.override_tensor.is_empty()
-            || self.no_kv_offload;
         let has_gpus = machine.devices().values().any(|d| d.kind == DeviceKind::Gpu);
-        has_gpus && (self.fit || !placed) && machine.pools().values().any(|p| p.kind != PoolKind::Host)
+        let may = self.fit || self.placing().is_empty();
+        has_gpus && may && machine.pools().values().any(|p| p.kind != PoolKind::Host)
+    }
+
+    /// The options that were given, but for how the answer is written.
+    fn given(&self) -> Vec<&'static str> {
+        let all = [
+            ("--models", !self.models.is_empty()),
+            ("--machine", self.machine.is_some()),
+            ("--device", !self.device.is_empty()),
+            ("--ctx", self.ctx.is_some()),
+            ("--batch", self.batch.is_some()),
+            ("--ubatch", self.ubatch.is_some()),
+            ("--parallel", self.parallel.is_some()),
+            ("--flash-attn", self.flash_attn.is_some()),
+            ("--kv-type", self.kv_type.is_some()),
+            ("--copies", self.copies.is_some()),
+            ("--n-gpu-layers", self.n_gpu_layers.is_some()),
+            ("--tensor-split", self.tensor_split.is_some()),
+            ("--override-tensor", !self.override_tensor.is_empty()),
+            ("--no-kv-offload", self.no_kv_offload),
+            ("--reserve", self.reserve.is_some()),
+            ("--fit", self.fit),
+            ("--for", self.purpose.is_some()),
+            ("--engine", self.engine != EngineArg::default()),
+            ("--policy", self.policy.is_some()),
+            ("--output", self.output.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect()
+    }
+
+    /// Errors: an option that would change nothing. Nothing that is asked for is passed over.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.engine == EngineArg::LlamaCpp {
+            let given = self.given();
+            if let Some((option, why)) = NOT_OF_LLAMA_CPP.iter().find(|(option, _)| given.contains(option)) {
+                anyhow::bail!("{option} {why}: leave it out with --engine llama.cpp");
+            }
+        }
+        let placing = self.placing();
+        if let (Some(_), false, Some(option)) = (self.purpose, self.fit, placing.first()) {
+            anyhow::bail!("--for says what a chosen placement is to be best for, but {option} says where things go");
+        }
+        Ok(())
+    }
+
+    /// Errors: any option, since a plan that was made is shown as it is.
+    pub(super) fn check_nothing_asked(&self, plan: &Path) -> anyhow::Result<()> {
+        let Some(option) = self.given().first().copied() else { return Ok(()) };
+        anyhow::bail!(
+            "{} is a plan that was made, which {option} does not change: give the model to plan again",
+            plan.display()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn every_option_but_those_of_writing_counts_as_given() {
+        let writing = ["format", "no-longest", "help"];
+        let usual = [("engine", "llama.cpp"), ("for", "memory"), ("flash-attn", "off"), ("policy", "ggml")];
+        let command = Line::command();
+        let mut options: Vec<&clap::Arg> = command.get_arguments().filter(|a| a.get_long().is_some()).collect();
+        options.retain(|a| a.get_long().is_some_and(|long| !writing.contains(&long)));
+        assert!(options.len() >= 20, "{}", options.len());
+        for option in options {
+            let long = option.get_long().unwrap();
+            let value = usual.iter().find(|(name, _)| *name == long).map_or("1", |(_, value)| value);
+            let word =
+                if option.get_action().takes_values() { format!("--{long}={value}") } else { format!("--{long}") };
+            let args = Line::try_parse_from(["plan".to_owned(), word]).unwrap().args;
+            assert_eq!(args.given(), [format!("--{long}")]);
+        }
     }
 }

@@ -1,111 +1,120 @@
 //! What llama.cpp takes, by kind of memory.
 
 use super::args::{Args, Format};
-use super::bytes;
-use crate::commands::table::{Column, Table};
-use crate::engine::Model;
-use crate::plan::llama_cpp::{Prediction, predict};
-use loadmaster_graph::{Bytes, IdVec, PoolId};
+use crate::commands::table::{Column, Table, fit};
+use crate::engine::{Model, Room, rooms};
+use crate::plan::llama_cpp::{MemoryUse, Prediction, predict};
+use loadmaster_graph::{Bytes, DeviceId, IdVec, PoolId};
 use loadmaster_sched::Machine;
-use loadmaster_sched::machine::Pool;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
+/// Longest name of a pool within a line.
+const NAME: usize = 36;
+
 pub(super) fn run(args: &Args, model: &Model) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(args.output.is_none(), "-o writes a plan for `run`; give --format json with --engine llama.cpp");
-    anyhow::ensure!(!args.fit, "--fit chooses a placement for `run`; --engine llama.cpp follows llama.cpp's own rules");
     let machine = super::Target::of(args)?.machine;
     let choices = args.choices(&model.params);
     let prediction = predict(&model.file, &machine, &choices.llama_cpp(&machine)?)?;
-    let short = short(&machine, &prediction, args.reserve);
+    let told = Predicted { rooms: rooms_of(&machine, &prediction, args.reserve()), machine, prediction };
     let flags = choices.llama_cpp_flags();
     let text = match args.format {
-        Format::Json => {
-            serde_json::to_string_pretty(&json(&machine, &prediction, args.reserve, &short, &flags))? + "\n"
-        }
-        Format::Text => text(&prediction, &short, &flags),
+        Format::Json => serde_json::to_string_pretty(&told.json(&flags))? + "\n",
+        Format::Text => crate::commands::harmless(&told.text(&flags)),
     };
     crate::commands::print(&text)?;
-    Ok(if short.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if told.fits() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn total(m: &crate::plan::llama_cpp::MemoryUse) -> Bytes {
+/// What llama.cpp takes of a machine.
+struct Predicted {
+    machine: Machine,
+    prediction: Prediction,
+    rooms: IdVec<PoolId, Room>,
+}
+
+fn total(m: &MemoryUse) -> Bytes {
     m.weights.saturating_add(m.kv).saturating_add(m.compute)
 }
 
-/// Pools that are too small, and by how much: every byte counts in its pool and in those that contain that one.
-fn short(machine: &Machine, prediction: &Prediction, reserve: Bytes) -> Vec<(String, Bytes)> {
-    // Re-laid out weights stand behind the devices and are in host memory.
-    let devices = machine.devices().ids().chain(std::iter::once(machine.fallback()));
+/// What is left of pools: every byte counts in its pool and in those that contain that one.
+fn rooms_of(machine: &Machine, prediction: &Prediction, reserve: Bytes) -> IdVec<PoolId, Room> {
     let mut used = IdVec::filled(Bytes::ZERO, machine.pools().len());
-    for (device, memory) in devices.zip(&prediction.memory) {
+    for (device, memory) in homes(machine).zip(&prediction.memory) {
         for pool in machine.pool_and_outer(machine.compute_type(device).pool) {
             used[pool] = used[pool].saturating_add(total(memory));
         }
     }
-    let of = |(id, pool): (PoolId, &Pool)| {
-        let short = used[id].saturating_add(reserve).saturating_sub(pool.capacity?);
-        (short > Bytes::ZERO).then(|| (pool.name.to_string(), short))
-    };
-    machine.pools().iter().filter_map(of).collect()
+    rooms(machine, &used, reserve)
 }
 
-/// Bytes as JSON's readers take them: below 0 for what is missing.
-fn signed(bytes: Bytes) -> i64 {
-    i64::try_from(bytes.get()).unwrap_or(i64::MAX)
+/// The device of each kind of memory: re-laid out weights stand behind the devices and are in host memory.
+fn homes(machine: &Machine) -> impl Iterator<Item = DeviceId> {
+    machine.devices().ids().chain(std::iter::once(machine.fallback()))
 }
 
-fn json(machine: &Machine, prediction: &Prediction, reserve: Bytes, short: &[(String, Bytes)], flags: &str) -> Value {
-    let device = |(i, m): (usize, &crate::plan::llama_cpp::MemoryUse)| {
-        let capacity =
-            machine.devices().iter().nth(i).and_then(|(d, _)| machine.pools()[machine.compute_type(d).pool].capacity);
+impl Predicted {
+    fn fits(&self) -> bool {
+        self.rooms.values().all(|room| room.missing() == Bytes::ZERO)
+    }
+
+    /// Kinds of memory, each with what its pool has left.
+    fn memory(&self) -> impl Iterator<Item = (&MemoryUse, Option<i64>)> {
+        let left = |device| self.rooms[self.machine.compute_type(device).pool].left();
+        self.prediction.memory.iter().zip(homes(&self.machine).map(left))
+    }
+
+    /// Pools that are too small, and by how much.
+    fn short(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        let all = self.machine.pools().values().zip(self.rooms.values());
+        all.map(|(pool, room)| (&*pool.name, room.missing())).filter(|(_, missing)| *missing > Bytes::ZERO)
+    }
+
+    fn json(&self, flags: &str) -> Value {
+        let device = |(m, free): (&MemoryUse, Option<i64>)| {
+            json!({
+                "name": m.name, "weights": m.weights.get(), "kv": m.kv.get(), "compute": m.compute.get(),
+                "compute_bound": m.compute_bound.get(), "total": total(m).get(), "free": free,
+            })
+        };
+        let name = |d| self.machine.device(d).name.to_string();
+        let layers = self.prediction.layers.layers.iter().enumerate();
+        let layers = layers.map(|(i, &d)| json!({ "layer": i.to_string(), "device": name(d) }));
+        let output = json!({ "layer": "output", "device": name(self.prediction.layers.output) });
         json!({
-            "name": m.name, "weights": m.weights.get(), "kv": m.kv.get(), "compute": m.compute.get(),
-            "total": total(m).get(), "free": capacity.map(|c| signed(c).saturating_sub(signed(reserve)).saturating_sub(signed(total(m)))),
+            "engine": "llama.cpp",
+            "devices": self.memory().map(device).collect::<Vec<_>>(),
+            "fits": self.fits(),
+            "short": self.short().map(|(n, b)| json!({ "pool": n, "bytes": b.get() })).collect::<Vec<_>>(),
+            "splits": self.prediction.splits_decode,
+            "splits_prefill": self.prediction.splits_prefill,
+            "copies": self.prediction.copies,
+            "layers": layers.chain([output]).collect::<Vec<_>>(),
+            "llama_cpp_flags": flags,
         })
-    };
-    let name = |d| machine.device(d).name.to_string();
-    let layers: Vec<Value> = prediction
-        .layers
-        .layers
-        .iter()
-        .enumerate()
-        .map(|(i, &d)| json!({ "layer": i.to_string(), "device": name(d) }))
-        .collect();
-    let layers: Vec<Value> =
-        layers.into_iter().chain([json!({ "layer": "output", "device": name(prediction.layers.output) })]).collect();
-    json!({
-        "engine": "llama.cpp",
-        "devices": prediction.memory.iter().enumerate().map(device).collect::<Vec<_>>(),
-        "fits": short.is_empty(),
-        "short": short.iter().map(|(n, b)| json!({ "pool": n, "bytes": b.get() })).collect::<Vec<_>>(),
-        "splits": prediction.splits_decode,
-        "splits_prefill": prediction.splits_prefill,
-        "copies": prediction.copies,
-        "layers": layers,
-        "llama_cpp_flags": flags,
-    })
-}
+    }
 
-fn text(prediction: &Prediction, short: &[(String, Bytes)], flags: &str) -> String {
-    let headings = ["weights", "KV", "compute", "total"];
-    let mut columns = vec![(Column::Left, "memory")];
-    columns.extend(headings.map(|h| (Column::Right, h)));
-    let mut table = Table::new(&columns);
-    for m in &prediction.memory {
-        let numbers = [m.weights, m.kv, m.compute, total(m)].map(|b| b.get().to_string());
-        table.push([m.name.clone()].into_iter().chain(numbers));
+    fn text(&self, flags: &str) -> String {
+        let headings = ["weights", "KV", "compute", "bound", "total", "free"];
+        let mut columns = vec![(Column::Left, "memory")];
+        columns.extend(headings.map(|h| (Column::Right, h)));
+        let mut table = Table::new(&columns);
+        for (m, free) in self.memory() {
+            let numbers = [m.weights, m.kv, m.compute, m.compute_bound, total(m)].map(|b| b.get().to_string());
+            let free = free.map_or("?".to_owned(), |n| n.to_string());
+            table.push([m.name.clone()].into_iter().chain(numbers).chain([free]));
+        }
+        let mut out = format!("llama.cpp takes, in bytes:\n{}", table.render(2));
+        let (one, full) = (self.prediction.splits_decode, self.prediction.splits_prefill);
+        let depth = self.prediction.copies;
+        out += &format!("a token: {one} splits; a micro-batch: {full} splits; pipeline depth {depth}\n");
+        if self.fits() {
+            out += "it fits\n";
+        }
+        for (pool, missing) in self.short() {
+            let pool = fit(pool, NAME);
+            out += &format!("it does not fit: {pool} is short by {} bytes ({missing})\n", missing.get());
+        }
+        out + &format!("llama.cpp: {flags}\n")
     }
-    let mut out = format!("llama.cpp takes, in bytes:\n{}", table.render(2));
-    out += &format!(
-        "a token: {} splits; a micro-batch: {} splits; pipeline depth {}\n",
-        prediction.splits_decode, prediction.splits_prefill, prediction.copies
-    );
-    if short.is_empty() {
-        out += "it fits\n";
-    }
-    for (pool, missing) in short {
-        out += &format!("it does not fit: {pool} is short by {} bytes ({})\n", missing.get(), bytes(missing.get()));
-    }
-    out + &format!("llama.cpp: {flags}\n")
 }

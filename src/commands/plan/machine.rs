@@ -3,7 +3,6 @@
 use super::Args;
 use crate::config::{Config, FileSpeed};
 use crate::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST, KnownGpu, Speed, SpeedSource, known_gpu, known_names};
-use anyhow::Context;
 use loadmaster_sched::{DeviceKind, DeviceSpec, Driver, Machine};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -104,8 +103,14 @@ fn parse(texts: &[String]) -> anyhow::Result<Specs> {
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     let one = |text: &String| {
         let Some(gpu) = known_gpu(text) else {
-            let known = || format!("--device {text} (cards known by name: {})", known_names());
-            return Ok((text.parse().with_context(known)?, None));
+            return match text.parse() {
+                Ok(spec) => Ok((spec, None)),
+                // What looks like a name may be meant as a card's.
+                Err(error) if is_word(text) => {
+                    Err(anyhow::anyhow!("--device {text}: {error}; cards known by name: {}", known_names()))
+                }
+                Err(error) => Err(anyhow::Error::from(error).context(format!("--device {text}"))),
+            };
         };
         let number = numbers.entry(gpu.name).or_default();
         let name = format!("{}_{number}", gpu.name.to_uppercase());
@@ -116,6 +121,12 @@ fn parse(texts: &[String]) -> anyhow::Result<Specs> {
     };
     let parsed: anyhow::Result<Vec<_>> = texts.iter().map(one).collect();
     Ok(parsed?.into_iter().unzip())
+}
+
+/// Whether a text is no kind of device with a size, a number or options.
+fn is_word(text: &str) -> bool {
+    let kind = text.split([':', ',']).next().unwrap_or_default();
+    !["cpu", "sim", "cuda"].contains(&kind)
 }
 
 fn assumed(kind: DeviceKind) -> Speed {

@@ -10,10 +10,10 @@ pub use args::Args;
 pub use machine::Target;
 
 use crate::engine::Model;
-use crate::plan::advice::{self, Relaxation};
+use crate::plan::advice::{self, Placing, Relaxation};
 use crate::plan::fit::core::WhyEmpty;
 use crate::plan::fit::costs::Costs;
-use crate::plan::fit::{FitError, Fitted, Request};
+use crate::plan::fit::{FitError, Fitted, Purpose, Request};
 use crate::plan::longest::{self, CONTEXT_BLOCK};
 use crate::plan::saved::SavedPlan;
 use args::{Depth, EngineArg, Format};
@@ -28,6 +28,8 @@ pub struct Told {
     pub plan: SavedPlan,
     /// Devices without layers in a chosen placement, and why.
     pub empty: Vec<(DeviceId, WhyEmpty)>,
+    /// What a chosen placement was to be best for.
+    pub purpose: Purpose,
     /// What would make it fit, if it does not.
     pub relaxations: Vec<Relaxation>,
     /// The longest context, unless it was not asked for: `None` inside if there is none.
@@ -41,16 +43,19 @@ pub struct Told {
 impl Told {
     /// A plan and nothing more.
     fn of(plan: SavedPlan) -> Self {
-        Self { plan, empty: Vec::new(), relaxations: Vec::new(), longest: None, longest_tried: 0, target: None }
+        let (empty, relaxations, purpose) = (Vec::new(), Vec::new(), Purpose::Decode);
+        Self { plan, empty, purpose, relaxations, longest: None, longest_tried: 0, target: None }
     }
 }
 
 /// Runs the command: 0 it fits, 1 it does not, 2 what was asked for makes no sense or cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.model.as_deref().filter(|p| is_plan(p)) {
+        args.check_nothing_asked(path)?;
         let plan = SavedPlan::read(path)?;
         return tell(args, &Told::of(plan));
     }
+    args.check()?;
     if !args.models.is_empty() {
         return several::run(args);
     }
@@ -62,9 +67,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return llama_cpp::run(args, &model);
     }
     let target = Target::of(args)?;
-    let placer = args.policy.placer();
+    let placer = args.policy().placer();
     let (machine, speeds) = (&target.machine, target.speeds.as_slice());
-    let request = Request { model: &model, machine, speeds, placer: &placer, reserve: args.reserve };
+    let request = Request { model: &model, machine, speeds, placer: &placer, reserve: args.reserve() };
     let told = Told { target: Some(target.clone()), ..plan(args, &request)? };
     if let Some(path) = &args.output {
         told.plan.write(path)?;
@@ -76,13 +81,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// Errors: what was asked for makes no sense.
 pub fn object(args: &Args, model: &Model, machine: Option<&loadmaster_sched::Machine>) -> anyhow::Result<Value> {
+    args.check()?;
     let target = match machine {
         Some(machine) => Target::assumed(machine.clone()),
         None => Target::of(args)?,
     };
-    let placer = args.policy.placer();
+    let placer = args.policy().placer();
     let (machine, speeds) = (&target.machine, target.speeds.as_slice());
-    let request = Request { model, machine, speeds, placer: &placer, reserve: args.reserve };
+    let request = Request { model, machine, speeds, placer: &placer, reserve: args.reserve() };
     json(&Told { target: Some(target.clone()), ..plan(args, &request)? })
 }
 
@@ -93,29 +99,43 @@ fn is_plan(path: &Path) -> bool {
 fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     let base = args.choices(&request.model.params);
     base.check()?;
-    let chosen = if args.chooses(request.machine) { fit(args, request, &base)? } else { None };
+    let chooses = args.chooses(request.machine);
+    let chosen = if chooses { fit(args, request, &base)? } else { None };
     let (choices, prepared, gap, empty) = match chosen {
         Some(f) => (f.choices, f.prepared, f.gap, f.empty),
         None => {
-            let prepared = request.prepare(&base)?;
-            (base.clone(), prepared, None, Vec::new())
+            let f = as_asked(args, request, &base)?;
+            (f.choices, f.prepared, f.gap, f.empty)
         }
     };
-    let mut plan = SavedPlan::new(request.model, request.machine, &choices, &prepared, args.reserve);
+    let mut plan = SavedPlan::new(request.model, request.machine, &choices, &prepared, args.reserve());
+    plan.policy = args.policy().into();
     let mut predicted = Costs::new(request, &choices)?.predict(request, &choices, &prepared);
     predicted.gap = gap;
     plan.predicted = Some(predicted);
-    let relaxations = if plan.fits { Vec::new() } else { advice::relaxations(request, &choices)? };
+    let placing = if chooses { Placing::Chosen(args.purpose()) } else { Placing::Asked };
+    let relaxations = if plan.fits { Vec::new() } else { advice::relaxations(request, &choices, placing)? };
     let longest = (!args.no_longest).then(|| longest::longest_context(request, &choices, &prepared));
     let longest_tried = longest::longest_tried(request, &choices);
-    Ok(Told { empty, relaxations, longest, longest_tried, ..Told::of(plan) })
+    let purpose = args.purpose();
+    Ok(Told { empty, purpose, relaxations, longest, longest_tried, ..Told::of(plan) })
+}
+
+/// The placement that the options say, as deep a pipeline as they say.
+fn as_asked(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Result<Fitted, FitError> {
+    let prepared = request.prepare(base)?;
+    let asked = Fitted { choices: base.clone(), prepared, cost: 0.0, gap: None, planned: 1, empty: Vec::new() };
+    match args.copies {
+        Some(Depth::Auto) => request.with_depth(&asked),
+        Some(Depth::Exactly(_)) | None => Ok(asked),
+    }
 }
 
 /// The chosen placement; `None` if none fits, which the plan of the given options then explains.
 fn fit(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Result<Option<Fitted>, FitError> {
     let fitted = match args.copies {
-        Depth::Auto => request.fit_with_depth(base, args.purpose.into()),
-        Depth::Exactly(_) => request.fit(base, args.purpose.into()),
+        Some(Depth::Auto) => request.fit_with_depth(base, args.purpose()),
+        Some(Depth::Exactly(_)) | None => request.fit(base, args.purpose()),
     };
     match fitted {
         Ok(fitted) => Ok(Some(fitted)),
@@ -126,7 +146,7 @@ fn fit(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Resul
 
 fn tell(args: &Args, told: &Told) -> anyhow::Result<ExitCode> {
     let text = match args.format {
-        Format::Text => text::render(told),
+        Format::Text => crate::commands::harmless(&text::render(told)),
         Format::Json => serde_json::to_string_pretty(&json(told)?)? + "\n",
     };
     super::print(&text)?;

@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
     let out = match args.format {
         Format::Json => serde_json::to_string_pretty(&as_json(&best, &names, &target)?)? + "\n",
-        Format::Text => as_text(&best, &names, &target.machine),
+        Format::Text => crate::commands::harmless(&as_text(&best, &names, &target.machine)),
     };
     crate::commands::print(&out)?;
     Ok(if best.fits { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -74,12 +74,12 @@ fn orders(n: usize) -> Vec<Vec<usize>> {
 }
 
 fn in_order(args: &Args, models: &[Model], target: &Target, order: &[usize]) -> anyhow::Result<Together> {
-    let placer = args.policy.placer();
+    let placer = args.policy().placer();
     let mut machine = target.machine.clone();
     let mut plans: Vec<Option<Told>> = models.iter().map(|_| None).collect();
     for &i in order {
         let (model, speeds) = (&models[i], target.speeds.as_slice());
-        let request = Request { model, machine: &machine, speeds, placer: &placer, reserve: args.reserve };
+        let request = Request { model, machine: &machine, speeds, placer: &placer, reserve: args.reserve() };
         let told = Told { target: Some(target.clone()), ..plan(args, &request)? };
         machine = without(&machine, &told.plan)?;
         plans[i] = Some(told);

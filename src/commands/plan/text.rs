@@ -2,10 +2,12 @@
 
 use super::machine::told_sources;
 use super::{Told, bytes};
-use crate::commands::table::{Column, Table, fit};
+use crate::commands::table::{Column, Table, fit, wrapped};
+use crate::plan::fit::Purpose;
 use crate::plan::fit::core::WhyEmpty;
 use crate::plan::longest::CONTEXT_BLOCK;
 use crate::plan::saved::{LayerPlan, SavedPlan};
+use std::collections::BTreeSet;
 
 /// Widest line.
 const WIDTH: usize = 100;
@@ -13,6 +15,10 @@ const WIDTH: usize = 100;
 const LISTED: usize = 16;
 /// Tensors of a peak that are listed at most.
 const PEAK_LISTED: usize = 4;
+/// Longest name of a device within a line.
+const NAME: usize = 36;
+/// Blanks before the further lines of a list.
+const INDENT: usize = 4;
 
 pub(super) fn render(told: &Told) -> String {
     let plan = &told.plan;
@@ -30,6 +36,7 @@ pub(super) fn render(told: &Told) -> String {
     out += &devices(plan);
     out += "\n";
     out += &placement(&plan.layers);
+    out += &elsewhere(&plan.layers);
     let graph =
         |splits: usize, copies: usize, moved: u64| format!("{splits} splits, {copies} copies ({})", bytes(moved));
     let full = &plan.prefill;
@@ -51,7 +58,8 @@ pub(super) fn render(told: &Told) -> String {
         let name = fit(name, WIDTH / 2);
         out += &match why {
             WhyEmpty::NoRoom => format!("{name} stays empty: no placement that uses it fits\n"),
-            WhyEmpty::Slower(s) => format!("{name} stays empty: using it costs {:.3} ms more\n", s * 1e3),
+            WhyEmpty::Slower(s) if *s <= 0.0 => format!("{name} stays empty: using it gains nothing\n"),
+            WhyEmpty::Slower(s) => format!("{name} stays empty: using it costs {} more\n", cost(told.purpose, *s)),
         };
     }
     out += &verdict(told);
@@ -122,15 +130,43 @@ fn more(all: usize, listed: usize) -> String {
 fn placement(layers: &[LayerPlan]) -> String {
     let mut out = String::new();
     for run in layers.chunk_by(|a, b| a.device == b.device) {
-        let names = match run {
-            [only] => only.layer.clone(),
-            [first, .., last] => format!("{} to {}", first.layer, last.layer),
-            [] => continue,
-        };
-        out += &fit(&format!("  layers {names}: {}", run[0].device), WIDTH);
+        out += &fit(&format!("  layers {}: {}", range(run), run[0].device), WIDTH);
         out += "\n";
     }
     out
+}
+
+/// What was minimised, for people.
+fn cost(purpose: Purpose, cost: f64) -> String {
+    match purpose {
+        Purpose::Decode => format!("{:.3} ms for a token", cost * 1e3),
+        Purpose::Prefill => format!("{:.3} ms for a prompt of one batch", cost * 1e3),
+        Purpose::Memory => format!("{:.1} % of the fullest device", cost * 1e2),
+    }
+}
+
+/// Weights that an option by name put on another device than their layer's, by that device.
+fn elsewhere(layers: &[LayerPlan]) -> String {
+    let homes: BTreeSet<&String> = layers.iter().flat_map(|l| l.elsewhere.keys()).collect();
+    let one = |home: &String| {
+        let of = |l: &LayerPlan| l.elsewhere.get(home).copied();
+        let sum = layers.iter().filter_map(of).fold(0, u64::saturating_add);
+        let runs = layers.chunk_by(|a, b| of(a).is_some() == of(b).is_some()).filter(|run| of(&run[0]).is_some());
+        let names: Vec<String> = runs.map(range).collect();
+        let line =
+            format!("  {} of weights by name on {}: of layers {}", bytes(sum), fit(home, NAME), names.join(", "));
+        wrapped(&line, WIDTH - INDENT).join(&format!("\n{}", " ".repeat(INDENT))) + "\n"
+    };
+    homes.into_iter().map(one).collect()
+}
+
+/// The names of layers that follow each other.
+fn range(run: &[LayerPlan]) -> String {
+    match run {
+        [only] => only.layer.clone(),
+        [first, .., last] => format!("{} to {}", first.layer, last.layer),
+        [] => String::new(),
+    }
 }
 
 fn verdict(told: &Told) -> String {
@@ -154,19 +190,25 @@ fn verdict(told: &Told) -> String {
             let parts: Vec<String> = parts.iter().map(|(what, n)| format!("{what} {:.0} %", share(*n))).collect();
             out += &format!("  {}: {}\n", fit(&d.name, WIDTH / 2), parts.join(", "));
         }
-        out += if told.relaxations.is_empty() { "no single change or pair makes it fit\n" } else { "it would with\n" };
+        out += if told.relaxations.is_empty() {
+            "no change of up to three kinds makes it fit\n"
+        } else {
+            "it would with\n"
+        };
         for r in &told.relaxations {
             out += &format!("  {}: {:.1} tokens/s\n", r.what, r.predicted.decode);
         }
     }
     match told.longest {
         None => {}
-        Some(None) => out += &format!("not even a context of {CONTEXT_BLOCK} fits\n"),
+        Some(None) => out += &format!("not even a context of {CONTEXT_BLOCK} fits so placed\n"),
         Some(Some(n)) if n >= told.longest_tried => {
             let why = if n > plan.choices.ctx { "the model was trained for" } else { "was asked for" };
             out += &format!("the longest context that was tried fits: {n}, what {why}\n");
         }
-        Some(Some(n)) => out += &format!("longest context that fits: {n}; {} does not\n", n + CONTEXT_BLOCK),
+        Some(Some(n)) => {
+            out += &format!("longest context that fits so placed: {n}; {} does not\n", n + CONTEXT_BLOCK);
+        }
     }
     out
 }

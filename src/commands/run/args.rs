@@ -43,7 +43,7 @@ pub struct Args {
     /// Run as a plan says that `loadmaster plan -o FILE` saved; refused if the model or the machine is another
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "n_gpu_layers", "tensor_split", "override_tensor", "ctx", "batch", "ubatch", "parallel", "flash_attn",
-        "kv_type", "no_kv_offload", "copies",
+        "kv_type", "no_kv_offload", "copies", "policy",
     ])]
     pub plan: Option<PathBuf>,
     /// Layers on GPUs, counted from the last; the output counts as one [default: all]
@@ -152,7 +152,7 @@ impl Args {
     /// machine, options that make no sense.
     pub fn settings(&self, model: &Model, machine: &Machine, plan: Option<&SavedPlan>) -> anyhow::Result<Settings> {
         match plan {
-            Some(plan) => Ok(plan.settings(model, machine, self.policy.placer())?),
+            Some(plan) => Ok(plan.settings(model, machine, PolicyArg::from(plan.policy).placer())?),
             None => self.chosen_settings(&model.params, machine),
         }
     }

@@ -12,12 +12,11 @@ mod stages;
 
 use self::core::WhyEmpty;
 use super::{Choices, ChoicesError};
-use crate::engine::{EngineError, Model, Outlook, Prepared, prepare, prepare_while};
+use crate::engine::{EngineError, Model, Outlook, Prepared, Room, prepare, prepare_while, rooms};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::{Bytes, DeviceId, IdVec, PoolId};
 use loadmaster_sched::Machine;
 use loadmaster_sched::exec::PathTable;
-use loadmaster_sched::machine::Pool;
 
 pub use search::Judged;
 
@@ -125,9 +124,7 @@ impl Request<'_> {
 
     /// Bytes that are missing of a use of the pools.
     pub(super) fn short_of(&self, used: &IdVec<PoolId, Bytes>) -> Bytes {
-        let short = |(pool, used): (&Pool, &Bytes)| {
-            pool.capacity.map_or(Bytes::ZERO, |c| used.saturating_add(self.reserve).saturating_sub(c))
-        };
-        self.machine.pools().values().zip(used.values()).map(short).fold(Bytes::ZERO, Bytes::saturating_add)
+        let rooms = rooms(self.machine, used, self.reserve);
+        rooms.values().map(Room::missing).fold(Bytes::ZERO, Bytes::saturating_add)
     }
 }

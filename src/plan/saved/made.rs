@@ -2,46 +2,39 @@
 
 use super::identity::machine_devices;
 use super::{
-    AlivePlan, DevicePlan, GraphPlan, LayerPlan, LinkPlan, ModelIdentity, PeakPlan, PoolPlan, SavedPlan, VERSION,
+    AlivePlan, DevicePlan, GraphPlan, LayerPlan, LinkPlan, ModelIdentity, PeakPlan, Policy, PoolPlan, SavedPlan,
+    VERSION,
 };
-use crate::engine::{GraphSummary, Model, Peak, Prepared};
+use crate::engine::{GraphSummary, Model, Peak, Prepared, Room, rooms};
+use crate::placement::Override;
 use crate::plan::Choices;
-use loadmaster_graph::Bytes;
+use loadmaster_graph::{Bytes, DeviceId, IdVec, PoolId};
 use loadmaster_sched::Machine;
-use std::collections::BTreeSet;
+use loadmaster_sched::machine::Pool;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl SavedPlan {
     /// A plan of what was prepared, with `reserved` bytes kept free in every pool of a device.
     #[must_use]
     pub fn new(model: &Model, machine: &Machine, choices: &Choices, prepared: &Prepared, reserved: Bytes) -> Self {
-        let pools = pools(machine, prepared, reserved);
-        let devices = prepared.devices.iter().map(|(id, need)| {
-            let pool = &pools[machine.compute_type(id).pool.index()];
-            let free = pool
-                .capacity
-                .map(|c| signed(c).saturating_sub(signed(pool.reserved)).saturating_sub(signed(pool.used)));
-            DevicePlan {
-                name: machine.device(id).name.to_string(),
-                weights: need.weights.get(),
-                kv: need.cache.get(),
-                compute: need.compute.get(),
-                compute_bound: need.bound.get(),
-                staging: need.staging.get(),
-                free,
-                total: need.total().get(),
-                peak: peak(&prepared.peaks[id]),
-            }
+        let rooms = rooms(machine, &prepared.pools(machine), reserved);
+        let devices = prepared.devices.iter().map(|(id, need)| DevicePlan {
+            name: machine.device(id).name.to_string(),
+            weights: need.weights.get(),
+            kv: need.cache.get(),
+            compute: need.compute.get(),
+            compute_bound: need.bound.get(),
+            staging: need.staging.get(),
+            free: rooms[machine.compute_type(id).pool].left(),
+            total: need.total().get(),
+            peak: peak(&prepared.peaks[id]),
         });
-        let name = |d| machine.device(d).name.to_string();
-        let layers = prepared.layers.layers.iter().enumerate();
-        let layers = layers.map(|(i, &d)| LayerPlan { layer: i.to_string(), device: name(d) });
-        let output = LayerPlan { layer: "output".to_owned(), device: name(prepared.layers.output) };
         Self {
             version: VERSION,
             model: ModelIdentity::of(model),
             machine: machine_devices(machine),
             choices: choices.clone(),
-            fits: pools.iter().all(|p| p.short == 0),
+            fits: rooms.values().all(|r| r.missing() == Bytes::ZERO),
             devices: devices.collect(),
             splits: prepared.one.splits,
             copies: choices.copies,
@@ -49,16 +42,13 @@ impl SavedPlan {
             bytes_per_token: prepared.one.copied.get() / u64::from(prepared.one.tokens.max(1)),
             prefill: graph(&prepared.full),
             links: links(machine, prepared),
-            layers: layers.chain([output]).collect(),
+            layers: layers(model, machine, choices, prepared),
             predicted: None,
             llama_cpp_flags: choices.llama_cpp_flags(),
-            pools,
+            pools: pools(machine, &rooms),
+            policy: Policy::Best,
         }
     }
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 fn graph(summary: &GraphSummary) -> GraphPlan {
@@ -89,13 +79,35 @@ fn links(machine: &Machine, prepared: &Prepared) -> Vec<LinkPlan> {
 }
 
 /// Pools with what the devices take of them; every byte once in each pool that it is in.
-fn pools(machine: &Machine, prepared: &Prepared, reserved: Bytes) -> Vec<PoolPlan> {
-    let all = prepared.pools(machine);
-    let pool = |(pool, &used): (&loadmaster_sched::machine::Pool, &Bytes)| {
-        let capacity = pool.capacity.map(Bytes::get);
-        let reserved = reserved.get();
-        let short = capacity.map_or(0, |c| used.get().saturating_add(reserved).saturating_sub(c));
-        PoolPlan { name: pool.name.to_string(), capacity, reserved, used: used.get(), short }
+fn pools(machine: &Machine, rooms: &IdVec<PoolId, Room>) -> Vec<PoolPlan> {
+    let pool = |(pool, room): (&Pool, &Room)| PoolPlan {
+        name: pool.name.to_string(),
+        capacity: room.capacity.map(Bytes::get),
+        reserved: room.reserved.get(),
+        used: room.used.get(),
+        short: room.missing().get(),
     };
-    machine.pools().values().zip(all.values()).map(pool).collect()
+    machine.pools().values().zip(rooms.values()).map(pool).collect()
+}
+
+/// Layers and the output, with the weights that an option by name put elsewhere.
+fn layers(model: &Model, machine: &Machine, choices: &Choices, prepared: &Prepared) -> Vec<LayerPlan> {
+    let name = |d| machine.device(d).name.to_string();
+    let plan = |(layer, d): (String, DeviceId)| LayerPlan { layer, device: name(d), elsewhere: BTreeMap::new() };
+    let numbered = prepared.layers.layers.iter().enumerate().map(|(i, &d)| (i.to_string(), d));
+    let mut layers: Vec<LayerPlan> =
+        numbered.chain([("output".to_owned(), prepared.layers.output)]).map(plan).collect();
+    // What was prepared has overrides that can be read.
+    let overrides = choices.overrides(machine).unwrap_or_default();
+    for tensor in model.file.tensors().iter().filter(|_| !overrides.is_empty()) {
+        let number = tensor.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(n, _)| n.parse());
+        let at = if tensor.name.starts_with("output") { Some(Ok(layers.len() - 1)) } else { number };
+        let Some(layer) = at.and_then(Result::<usize, _>::ok).and_then(|i| layers.get_mut(i)) else { continue };
+        let Some(home) = Override::find(&overrides, &tensor.name).map(name).filter(|h| *h != layer.device) else {
+            continue;
+        };
+        let bytes = layer.elsewhere.entry(home).or_default();
+        *bytes = bytes.saturating_add(tensor.size.map_or(0, Bytes::get));
+    }
+    layers
 }

@@ -4,10 +4,12 @@ mod error;
 mod identity;
 mod made;
 mod parts;
+mod sound;
 
 pub use error::SavedError;
 pub use parts::{
-    AlivePlan, DevicePlan, GraphPlan, LayerPlan, LinkPlan, MachineDevice, ModelIdentity, PeakPlan, PoolPlan, Predicted,
+    AlivePlan, DevicePlan, GraphPlan, LayerPlan, LinkPlan, MachineDevice, ModelIdentity, PeakPlan, Policy, PoolPlan,
+    Predicted,
 };
 
 use super::Choices;
@@ -35,6 +37,9 @@ pub struct SavedPlan {
     pub machine: Vec<MachineDevice>,
     /// What was chosen.
     pub choices: Choices,
+    /// Whose rules placed tensors.
+    #[serde(default)]
+    pub policy: Policy,
     /// Whether it fits.
     pub fits: bool,
     /// Devices, as the machine has them.
@@ -63,7 +68,7 @@ pub struct SavedPlan {
 }
 
 impl SavedPlan {
-    /// Reads a plan. Errors: those of the file system, a file that is none.
+    /// Reads a plan. Errors: those of the file system, a file that is none, one that contradicts itself.
     pub fn read(path: &Path) -> Result<Self, SavedError> {
         let io = |source| SavedError::Io { path: path.to_owned(), source };
         let format = |why: String| SavedError::Format { path: path.to_owned(), why };
@@ -74,6 +79,9 @@ impl SavedPlan {
         let plan: Self = serde_json::from_str(&text).map_err(|e| format(e.to_string()))?;
         if plan.version != VERSION {
             return Err(format(format!("version {} is not supported; plan again", plan.version)));
+        }
+        if let Some(why) = plan.contradiction() {
+            return Err(format(format!("it contradicts itself: {why}; plan again")));
         }
         Ok(plan)
     }

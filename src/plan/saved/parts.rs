@@ -1,6 +1,7 @@
 //! What a plan says of models, devices, pools, links, graphs and layers.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What tells models apart.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -125,6 +126,20 @@ pub struct LayerPlan {
     pub layer: String,
     /// Its device.
     pub device: String,
+    /// Bytes of its weights on other devices, such as experts on the host.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub elsewhere: BTreeMap<String, u64>,
+}
+
+/// Whose rules placed tensors in their arenas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// ggml's.
+    Ggml,
+    /// Ours.
+    #[default]
+    Best,
 }
 
 /// Predicted speed, in tokens a second.
