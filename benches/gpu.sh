@@ -1,6 +1,7 @@
 #!/bin/sh
-# What a machine with NVIDIA GPUs does: devices and paths, speeds of memory and products, copy bandwidths beside the links'
-# limits, decode and prefill speed of the models that are at hand, and the host's time for a token.
+# What a machine with NVIDIA GPUs does: devices and paths, who computes products and why, speeds of memory and products,
+# copy bandwidths beside the links' limits, decode and prefill speed of the models that are at hand (prefill with cuBLAS and
+# without it), and the host's time for a token.
 #
 # usage: benches/gpu.sh [MODEL.gguf ...]     (default: what is in models/, and the embedded model)
 #
@@ -44,6 +45,9 @@ fi
 echo "== reads, products and copies, measured"
 # shellcheck disable=SC2086
 $lm probe $all -o "${TMPDIR:-/tmp}/loadmaster-gpu.toml"
+echo "== the same, products by our own kernels"
+# shellcheck disable=SC2086
+LOADMASTER_CUBLAS=off $lm probe $all -o "${TMPDIR:-/tmp}/loadmaster-gpu-own.toml"
 
 # One line: tokens a second in prefill and decode.
 measure() {
@@ -61,6 +65,11 @@ for model in "$@"; do
     [ -e "$model" ] || continue
     echo "== $model, one GPU"
     measure "$model" --device cuda:0 --ctx 4096
+    echo "== $model, one GPU, products by our own kernels (prefill above: by cuBLAS, if it is listed under products)"
+    (
+        export LOADMASTER_CUBLAS=off
+        measure "$model" --device cuda:0 --ctx 4096
+    )
     echo "== $model, one GPU, flash attention"
     measure "$model" --device cuda:0 --ctx 4096 --flash-attn on
     if [ "$count" -gt 1 ]; then
