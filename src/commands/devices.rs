@@ -92,8 +92,14 @@ fn all_gpus() -> Vec<DeviceSpec> {
     use loadmaster_sched::Driver;
     // Where there is no driver, the report says so.
     let gpus = loadmaster_backends::cuda::probe().unwrap_or_default();
-    let spec =
-        |ordinal| DeviceSpec { driver: Driver::Cuda { ordinal }, name: None, memory: None, chunk: None, align: None };
+    let spec = |ordinal| DeviceSpec {
+        driver: Driver::Cuda { ordinal },
+        name: None,
+        memory: None,
+        chunk: None,
+        align: None,
+        gpu: None,
+    };
     gpus.iter().map(|gpu| spec(gpu.ordinal)).collect()
 }
 

@@ -42,14 +42,20 @@ fn render(a: &SavedPlan, b: &SavedPlan) -> String {
     if a.model != b.model {
         out += &format!("other models: {} and {}\n", a.model.architecture, b.model.architecture);
     }
-    let headings = ["weights", "KV", "compute", "total"];
+    let headings = ["weights", "KV", "compute", "workspace", "total"];
     let mut columns = vec![(Column::Left, "device")];
     columns.extend(headings.map(|h| (Column::Right, h)));
     let mut table = Table::new(&columns);
     for d in &b.devices {
         match a.devices.iter().find(|o| o.name == d.name) {
             Some(o) => {
-                let pairs = [(o.weights, d.weights), (o.kv, d.kv), (o.compute, d.compute), (o.total, d.total)];
+                let pairs = [
+                    (o.weights, d.weights),
+                    (o.kv, d.kv),
+                    (o.compute, d.compute),
+                    (o.workspace, d.workspace),
+                    (o.total, d.total),
+                ];
                 table.push([d.name.clone()].into_iter().chain(pairs.map(|(a, b)| change(a, b))));
             }
             None => table.push([d.name.clone(), "new".to_owned()]),

@@ -84,7 +84,14 @@ impl Args {
         if let Some(machine) = self.devices.machine()? {
             return Ok(machine);
         }
-        let sim = DeviceSpec { driver: Driver::Sim, name: None, memory: Some(DEFAULT_SIM), chunk: None, align: None };
+        let sim = DeviceSpec {
+            driver: Driver::Sim,
+            name: None,
+            memory: Some(DEFAULT_SIM),
+            chunk: None,
+            align: None,
+            gpu: None,
+        };
         Ok(Machine::from_specs(&[sim.clone(), sim])?)
     }
 

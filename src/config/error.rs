@@ -79,6 +79,18 @@ pub enum ConfigError {
         /// The largest allowed.
         limit: f64,
     },
+    /// A description of a GPU that none has.
+    #[error(
+        "{place}: {found} describes no GPU; write arch and multiprocessors of a gpu together, both from 1 to {limit}"
+    )]
+    Gpu {
+        /// Where it stands.
+        place: String,
+        /// A number of it.
+        found: u32,
+        /// The largest allowed.
+        limit: u32,
+    },
     /// The parts contradict each other.
     #[error("{0}")]
     Machine(#[from] MachineError),

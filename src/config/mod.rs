@@ -28,6 +28,8 @@
 //! offload_min_batch = 32           # optional: 32 for a gpu; 0: it never takes operations whose weights are on the host
 //! unsupported_ops = ["SSM_SCAN"]   # optional: operations that it cannot compute, by ggml's names
 //! bandwidth = "800GiB"             # optional: what it reads from its memory a second, as measured
+//! arch = 89                        # optional: compute capability times ten of the GPU whose kernels are planned for
+//! multiprocessors = 128            # optional, with `arch`; a CUDA device says both itself when something runs
 //! flops = 80e12                    # optional: multiplications and additions a second in matrix products, as measured
 //!
 //! [[link]]                         # optional: ways for bytes from one device to another

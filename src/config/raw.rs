@@ -62,6 +62,8 @@ pub(super) struct RawDevice {
     pub(super) unsupported_ops: Vec<String>,
     pub(super) bandwidth: Option<String>,
     pub(super) flops: Option<f64>,
+    pub(super) arch: Option<u32>,
+    pub(super) multiprocessors: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -4,10 +4,11 @@ use super::raw::{RawBufferType, RawConfig, RawDevice, RawDeviceKind, RawLink, Ra
 use super::{
     Config, ConfigError, FileSpeed, MAX_BUFFER_TYPES, MAX_DEVICES, MAX_FLOPS, MAX_LINKS, MAX_NAME_LEN, MAX_POOLS,
 };
+use loadmaster_backends::cuda::GpuTarget;
 use loadmaster_graph::{Align, Bytes, Id, Op};
 use loadmaster_sched::machine::{
-    BufferTypeDesc, CUDA_ROW_PADDING, DEVICE_ALIGN, HOST_ALIGN, Link, LinkPath, OFFLOAD_MIN_BATCH, Pool, PoolKind,
-    parse_size,
+    BufferTypeDesc, CUDA_ROW_PADDING, DEVICE_ALIGN, HOST_ALIGN, Link, LinkPath, MAX_GPU_FIGURE, OFFLOAD_MIN_BATCH,
+    Pool, PoolKind, parse_size,
 };
 use loadmaster_sched::{Device, DeviceKind, Driver, Machine, MachineParts, OpSet};
 
@@ -147,8 +148,23 @@ fn resolve_device(raw: &RawDevice, names: &Names, parts: &MachineParts) -> Resul
         buffer_type,
         ops: ops(raw, &place)?,
         offload_min_batch: Some(raw.offload_min_batch.unwrap_or(usual_batch)).filter(|&b| b > 0),
+        gpu: gpu(raw, &place)?,
         pools,
     })
+}
+
+fn gpu(raw: &RawDevice, place: &str) -> Result<Option<GpuTarget>, ConfigError> {
+    let fault = |found: u32| ConfigError::Gpu { place: place.to_owned(), found, limit: MAX_GPU_FIGURE };
+    match (raw.arch, raw.multiprocessors) {
+        (None, None) => Ok(None),
+        (Some(arch), Some(multiprocessors)) if raw.kind == RawDeviceKind::Gpu => {
+            match [arch, multiprocessors].into_iter().find(|n| !(1..=MAX_GPU_FIGURE).contains(n)) {
+                Some(found) => Err(fault(found)),
+                None => Ok(Some(GpuTarget::described(arch, multiprocessors))),
+            }
+        }
+        (arch, multiprocessors) => Err(fault(arch.or(multiprocessors).unwrap_or_default())),
+    }
 }
 
 fn driver(raw: &RawDevice, place: &str) -> Result<Driver, ConfigError> {

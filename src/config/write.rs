@@ -80,6 +80,9 @@ fn device(device: &Device, memory: &str, out: &mut String) -> std::fmt::Result {
     writeln!(out, "\n[[device]]\nname = {}\nkind = \"{}\"", quoted(&device.name), device.kind)?;
     writeln!(out, "driver = \"{driver}\"\nbuffer_type = {memory}")?;
     writeln!(out, "offload_min_batch = {}", device.offload_min_batch.unwrap_or(0))?;
+    if let Some(gpu) = device.gpu {
+        writeln!(out, "arch = {}\nmultiprocessors = {}", gpu.arch, gpu.multiprocessors)?;
+    }
     let missing = Op::ALL.iter().filter(|&&op| !device.ops.contains(op)).map(|op| quoted(&op.to_string()));
     let missing: Vec<String> = missing.collect();
     match missing.as_slice() {

@@ -31,7 +31,7 @@ pub enum EngineError {
     Settings(String),
     /// More memory is needed than a device has.
     #[error(
-        "{device} has {available}, but {needed} are needed: {weights} of weights, {cache} of KV cache, {compute} to compute in; {advice}"
+        "{device} has {available}, but {needed} are needed: {weights} of weights, {cache} of KV cache, {compute} to compute in, {workspace} beside operands; {advice}"
     )]
     OverCapacity {
         /// The device.
@@ -46,6 +46,8 @@ pub enum EngineError {
         cache: Bytes,
         /// Compute arena.
         compute: Bytes,
+        /// What kernels need beside operands.
+        workspace: Bytes,
         /// What would help.
         advice: &'static str,
     },

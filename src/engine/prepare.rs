@@ -25,6 +25,8 @@ pub struct DeviceNeed {
     pub compute: Bytes,
     /// What no plan of these graphs can beat.
     pub bound: Bytes,
+    /// Bytes of its own memory that its kernels need beside operands, one after another.
+    pub workspace: Bytes,
     /// Bytes of host memory for outputs and copies on their way: a GPU's are pinned and not in its own memory.
     pub staging: Bytes,
     /// Layers, the output as the last.
@@ -35,7 +37,7 @@ impl DeviceNeed {
     /// All of it in the device's own memory.
     #[must_use]
     pub fn total(&self) -> Bytes {
-        self.weights.saturating_add(self.cache).saturating_add(self.compute)
+        self.weights.saturating_add(self.cache).saturating_add(self.compute).saturating_add(self.workspace)
     }
 }
 
@@ -105,6 +107,8 @@ pub struct Prepared {
     pub one: GraphSummary,
     /// What the peaks are made of.
     pub peaks: IdVec<DeviceId, Peak>,
+    /// What is taken beside arenas, weights and caches, use by use.
+    pub scratch: ScratchNeeds,
 }
 
 /// Prepares a model: places layers, weights and caches, and plans the graphs that memory is reserved for
@@ -197,6 +201,7 @@ impl Prepared {
                 weights: need.weights,
                 cache: need.cache,
                 compute: need.compute,
+                workspace: need.workspace,
                 advice: self.advice(id, machine),
             });
         }
@@ -328,10 +333,12 @@ impl<'a, 'p> Tally<'a, 'p> {
             need.compute = self.allocator.buffer_size(ArenaId::new(id.index()));
             need.weights = if first { self.weights.get(&own).copied().unwrap_or_default() } else { Bytes::ZERO };
             need.staging = self.scratch.bytes_of(id);
+            need.workspace = self.scratch.workspace_of(id);
             need.layers = layers_of(&placed.layers, id);
         }
         let (layout, layers) = (placed.layout, placed.layers.clone());
-        Prepared { layout, layers, devices, weights: self.weights.clone(), full, one, peaks: self.peaks.clone() }
+        let (weights, peaks, scratch) = (self.weights.clone(), self.peaks.clone(), self.scratch.clone());
+        Prepared { layout, layers, devices, weights, full, one, peaks, scratch }
     }
 }
 

@@ -62,6 +62,7 @@ impl Engine {
         threads: NonZeroUsize,
         progress: &mut Progress<'_>,
     ) -> Result<Self, EngineError> {
+        let machine = &loadmaster_sched::exec::described(machine.clone())?;
         let prepared = prepare(&model, machine, &settings)?;
         prepared.check_capacity(machine)?;
         let devices = loadmaster_sched::exec::open(machine, threads)?;
@@ -81,7 +82,7 @@ impl Engine {
         let _span = tracing::info_span!(target: "loadmaster::engine", "load", model = %model.name).entered();
         check_sharing(machine, &devices)?;
         let runtime = Runtime::new(machine.clone(), devices)?;
-        let prepared = prepared_for(prepared, &model, &settings, &runtime)?;
+        let prepared = prepared_for(prepared, machine, &model, &settings, &runtime)?;
         let mut options = SessionOptions::new(&runtime);
         options.placer = settings.placer.clone();
         options.assign = settings.assign;
@@ -89,7 +90,7 @@ impl Engine {
         options.outputs = settings.outputs();
         let settings = Arc::new(settings);
         let (loaded, state) = {
-            let placed = Placed::new(&model, machine, &settings)?;
+            let placed = Placed::new(&model, runtime.machine(), &settings)?;
             let graph = placed.graph(BatchShape::largest(&placed.layout, 1))?;
             let loaded = Loaded::new(&placed, &graph, &runtime, progress)?;
             (loaded, KvState::new(&placed.layout, settings.sequences, model.params.window))
@@ -103,10 +104,11 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Takes the compute memory of the largest graphs.
+    /// Takes the compute memory of the largest graphs, and all that they need beside it at once.
     fn reserve(&mut self) -> Result<(), EngineError> {
         let (model, settings) = (Arc::clone(&self.model), Arc::clone(&self.settings));
         let runtime = Arc::clone(self.session.runtime());
+        self.session.reserve(&self.prepared.scratch)?;
         for shape in Placed::new(&model, runtime.machine(), &settings)?.reserved_shapes() {
             self.plan(shape)?;
         }
@@ -216,15 +218,17 @@ impl Engine {
     }
 }
 
-/// What was prepared, once more where copies take other paths than the machine's description has.
+/// What was prepared for `planned`, once more where copies take other paths than its description has, or GPUs are others.
 fn prepared_for(
     prepared: Prepared,
+    planned: &Machine,
     model: &Model,
     settings: &Settings,
     runtime: &Runtime,
 ) -> Result<Prepared, EngineError> {
     let machine = runtime.machine();
-    if *runtime.paths() == PathTable::expected(machine) {
+    let is_described = machine.devices().ids().all(|d| machine.gpu(d) == planned.gpu(d));
+    if is_described && *runtime.paths() == PathTable::expected(machine) {
         return Ok(prepared);
     }
     let prepared = prepare_on(model, machine, settings, runtime.paths())?;

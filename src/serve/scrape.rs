@@ -54,6 +54,7 @@ fn devices(state: &ServiceState) -> Vec<DeviceBytes> {
             weights: need.weights.get(),
             kv: need.cache.get(),
             compute: need.compute.get(),
+            workspace: need.workspace.get(),
             compute_bound: need.bound.get(),
         })
     };
@@ -65,7 +66,7 @@ fn devices(state: &ServiceState) -> Vec<DeviceBytes> {
             device: machine.device(id).name.to_string(),
             pool: machine.pools()[pool].name.to_string(),
             limit: limit.map(Bytes::get),
-            used: models.iter().map(|m| m.weights + m.kv + m.compute).sum(),
+            used: models.iter().map(|m| m.weights + m.kv + m.compute + m.workspace).sum(),
             free: limit.map(|l| l.saturating_sub(held).get()),
             models,
         }

@@ -24,6 +24,8 @@ pub struct ModelBytes {
     pub kv: u64,
     /// Bytes of compute buffers.
     pub compute: u64,
+    /// Bytes that kernels need beside operands.
+    pub workspace: u64,
     /// What compute buffers need at least.
     pub compute_bound: u64,
 }
@@ -184,10 +186,12 @@ impl<L: EncodeLabelSet> EncodeMetric for Series<L> {
 fn memory(registry: &mut Registry, devices: &[DeviceBytes]) {
     let held = devices.iter().flat_map(|d| {
         d.models.iter().flat_map(move |m| {
-            [("weights", m.weights), ("kv", m.kv), ("compute", m.compute)].map(|(kind, bytes)| {
-                let (device, pool, model) = (d.device.clone(), d.pool.clone(), m.model.clone());
-                (Held { device, pool, model, kind }, bytes)
-            })
+            [("weights", m.weights), ("kv", m.kv), ("compute", m.compute), ("workspace", m.workspace)].map(
+                |(kind, bytes)| {
+                    let (device, pool, model) = (d.device.clone(), d.pool.clone(), m.model.clone());
+                    (Held { device, pool, model, kind }, bytes)
+                },
+            )
         })
     });
     let help = "Memory that a model holds, by device, pool and kind";

@@ -59,7 +59,8 @@ fn devices() -> Value {
 }
 
 fn held(model: &str, weights: u64, kv: u64, arena: &Value) -> Value {
-    json!({ "model": model, "weights": weights, "kv": kv, "compute": arena["size"], "compute_bound": arena["bound"] })
+    json!({ "model": model, "weights": weights, "kv": kv, "compute": arena["size"], "compute_bound": arena["bound"],
+        "workspace": 0 })
 }
 
 fn placement(version: u64, large: &Value, small: &Value) -> Value {

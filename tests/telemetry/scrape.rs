@@ -13,13 +13,14 @@ fn snapshot() -> Snapshot {
         weights: 1000 * scale,
         kv: 200 * scale,
         compute: 30 * scale,
+        workspace: 4 * scale,
         compute_bound: 29 * scale,
     };
     let device = |device: &str, models: Vec<ModelBytes>| DeviceBytes {
         device: device.to_owned(),
         pool: format!("{device} memory"),
         limit: Some(10_000),
-        used: models.iter().map(|m| m.weights + m.kv + m.compute).sum(),
+        used: models.iter().map(|m| m.weights + m.kv + m.compute + m.workspace).sum(),
         free: Some(5_000),
         models,
     };
@@ -64,7 +65,13 @@ fn a_scrape_says_what_the_snapshot_holds_to_the_byte() {
         let mut held = 0.0;
         for model in &device.models {
             let m = model.model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            for (kind, bytes) in [("weights", model.weights), ("kv", model.kv), ("compute", model.compute)] {
+            let kinds = [
+                ("weights", model.weights),
+                ("kv", model.kv),
+                ("compute", model.compute),
+                ("workspace", model.workspace),
+            ];
+            for (kind, bytes) in kinds {
                 let labels = format!("device=\"{d}\",pool=\"{pool}\",model=\"{m}\",kind=\"{kind}\"");
                 assert_eq!(of(&format!("loadmaster_memory_bytes{{{labels}}}")), bytes as f64);
                 held += bytes as f64;

@@ -43,8 +43,8 @@ async fn agree(state: &Arc<ServiceState>) -> u64 {
         assert_eq!(sum(&scraped, &format!("loadmaster_device_bytes{{{of}"), "state=\"used\""), device.used);
         for (i, model) in device.models.iter().enumerate() {
             let told = &told["models"][i];
-            let held = [model.weights, model.kv, model.compute, model.compute_bound];
-            let said = ["weights", "kv", "compute", "compute_bound"].map(|f| told[f].as_u64().unwrap());
+            let held = [model.weights, model.kv, model.compute, model.workspace, model.compute_bound];
+            let said = ["weights", "kv", "compute", "workspace", "compute_bound"].map(|f| told[f].as_u64().unwrap());
             assert_eq!(held, said);
         }
         all += device.used;

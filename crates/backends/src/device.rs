@@ -8,6 +8,7 @@
 //! pinned host memory as [`Device::staging_type`], peer copies, a graph captured per compiled program. It is also made so
 //! that the CPU loses nothing: host memory of any origin (own, mapped, pinned) is one type that it computes on in place.
 
+use crate::cuda::GpuTarget;
 use crate::error::{DeviceError, Unsupported};
 use crate::program::{Compiled, Program};
 use crate::stats::DeviceStats;
@@ -94,6 +95,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     fn supports(&self, op: &OpShape<'_>) -> Result<(), Unsupported>;
     /// Which operands may share bytes with the result: a property of the kernels, published for the planner.
     fn in_place(&self) -> InPlaceTable;
+    /// The GPU that its kernels are chosen for, where they need memory beside their operands
+    /// ([`crate::cuda::workspace`]).
+    fn gpu(&self) -> Option<GpuTarget> {
+        None
+    }
     /// Whether it can copy from its own memory to that of `other` directly.
     fn peer(&self, other: &dyn Device) -> PeerAccess;
     /// Whether its memory holds bytes. A device that only simulates time has none: what is read from it is arbitrary.

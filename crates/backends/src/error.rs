@@ -107,6 +107,18 @@ pub enum Fault {
     /// The driver refused to give memory.
     #[error("{0}")]
     OutOfMemory(Refused),
+    /// Less memory was planned for what kernels need beside their operands than they need here.
+    #[error(
+        "{needed} are needed beside operands on {target}, but {given} were planned: the plan is for another GPU; plan again"
+    )]
+    Workspace {
+        /// The GPU.
+        target: String,
+        /// Bytes needed.
+        needed: Bytes,
+        /// Bytes that the program brought.
+        given: Bytes,
+    },
     /// The device has no kernel for this.
     #[error("no kernel for {op}: {why}; place it on another device")]
     Unsupported {

@@ -6,7 +6,6 @@
 pub mod clock;
 pub mod cpu;
 mod cpu_device;
-#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
 pub mod error;
@@ -23,7 +22,7 @@ pub use device::{Device, DeviceKind, MemoryInfo, OpShape, PeerAccess};
 pub use error::{Call, DeviceError, Fault, Unsupported};
 pub use host::{Arithmetic, Faults, HostBuffer, Kernels, Peers, SharedBytes, Trip};
 pub use mmap::mmap;
-pub use program::{Command, Compiled, Operand, Program, SlotId};
+pub use program::{Command, Compiled, Operand, Program, SlotId, Workspace};
 pub use sim::{SimDevice, SimOptions, Staging};
 pub use stats::{CopyCount, DeviceStats, Route};
 pub use stream::{CommandId, CopyCommand, Event, Mark, Region, Stream};

@@ -91,9 +91,22 @@ pub struct Command {
     source_count: u32,
 }
 
+/// Where kernels keep what they need beside operands.
+#[derive(Clone, Debug, Default)]
+pub enum Workspace {
+    /// In memory that the device takes when a program needs more than it has, and keeps: for those who plan no memory.
+    #[default]
+    OfDevice,
+    /// In this buffer of the device, and nowhere else. Programs of a device use it one after another.
+    Given(Arc<dyn Buffer>),
+    /// There is none, and none may be needed.
+    None,
+}
+
 /// A list of commands over a list of buffers. Computed in order.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
+    workspace: Workspace,
     buffers: Vec<Arc<dyn Buffer>>,
     commands: Vec<Command>,
     sources: Vec<Option<Operand>>,
@@ -113,6 +126,16 @@ impl Program {
             self.buffers.push(Arc::clone(buffer));
             self.buffers.len() - 1
         }))
+    }
+
+    /// Where kernels keep what they need beside operands.
+    pub fn set_workspace(&mut self, workspace: Workspace) {
+        self.workspace = workspace;
+    }
+    /// The same, to be read.
+    #[must_use]
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
     }
 
     /// Appends a command. Sources may have holes.

@@ -10,6 +10,9 @@ pub const MAX_DEVICES: u32 = 16;
 /// Bytes that one simulated device may have.
 pub const MAX_MEMORY: u64 = 1 << 38;
 
+/// Multiprocessors that a device may say it has.
+pub const MAX_MULTIPROCESSORS: u32 = 1024;
+
 /// When operations run that may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
@@ -40,6 +43,8 @@ pub struct Config {
     pub order: Order,
     /// Compute capability times ten, as in `sm_80`.
     pub arch: u32,
+    /// Multiprocessors of each device.
+    pub multiprocessors: u32,
     /// Calls that fail.
     pub faults: Vec<Fault>,
     /// Waits that are left out.
@@ -100,6 +105,7 @@ impl Default for Config {
             seed: 0,
             order: Order::Adversarial,
             arch: 80,
+            multiprocessors: 4,
             faults: Vec::new(),
             skips: Vec::new(),
             audit: Audit::Off,
@@ -127,6 +133,10 @@ impl Config {
                 "seed" => config.seed = value.parse().map_err(|_| refuse("is not a number"))?,
                 "order" => config.order = order(value).ok_or_else(|| refuse("is not adversarial, eager or lazy"))?,
                 "arch" => config.arch = value.parse().map_err(|_| refuse("is not a number such as 80"))?,
+                "multiprocessors" => {
+                    let found = value.parse().ok().filter(|n| (1..=MAX_MULTIPROCESSORS).contains(n));
+                    config.multiprocessors = found.ok_or_else(|| refuse("is not a number from 1 to 1024"))?;
+                }
                 "fail" => config.faults.push(Fault::parse(value).map_err(refuse)?),
                 "skip" => config.skips.push(Skip::parse(value).map_err(refuse)?),
                 "audit" => config.audit = audit(value).ok_or_else(|| refuse("is not writes or off"))?,

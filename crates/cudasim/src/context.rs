@@ -225,10 +225,10 @@ impl State {
             6 | 7 => 65_535,    // grid y and z
             8 => crate::module::SHARED_DEFAULT as i32,
             97 => crate::module::SHARED_MOST as i32,
-            10 => 32,                // warp
-            12 => 65_536,            // registers
-            13 | 36 => 1_000_000,    // clocks
-            16 => 4,                 // multiprocessors
+            10 => 32,             // warp
+            12 => 65_536,         // registers
+            13 | 36 => 1_000_000, // clocks
+            16 => self.config.multiprocessors as i32,
             19 | 31 | 41 => 1,       // maps host memory, concurrent kernels, unified addressing
             33 => device as i32 + 1, // PCI bus
             37 => 256,               // bus width

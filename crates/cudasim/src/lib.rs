@@ -21,6 +21,7 @@
 //! | `seed=7` | of the order of execution | 0 |
 //! | `order=adversarial`, `eager`, `lazy` | by the seed, as early as possible, as late as possible | adversarial |
 //! | `arch=80` | compute capability times ten | 80 |
+//! | `multiprocessors=16` | multiprocessors that each says it has, 1 to 1024 | 4 |
 //! | `fail=NAME:N[:CODE][:sticky][:late]` | call N of a function (`any`: of all) fails; may be repeated | |
 //! | `skip=cuStreamWaitEvent:N` | call N of a function that waits is left out; may be repeated | |
 //! | `audit=writes` | each launch is checked for writes outside what its kernel declares; slow | off |

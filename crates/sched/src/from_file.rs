@@ -83,6 +83,7 @@ fn machine_parts(file: &GraphFile) -> Result<MachineParts, SchedError> {
             buffer_type,
             ops: OpSet::all(),
             offload_min_batch: is_gpu.then_some(OFFLOAD_MIN_BATCH),
+            gpu: None,
             pools: vec![parts.buffer_types[buffer_type].pool],
         });
     }

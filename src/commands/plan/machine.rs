@@ -115,8 +115,8 @@ fn parse(texts: &[String]) -> anyhow::Result<Specs> {
         let number = numbers.entry(gpu.name).or_default();
         let name = format!("{}_{number}", gpu.name.to_uppercase());
         *number += 1;
-        let spec =
-            DeviceSpec { driver: Driver::Sim, name: Some(name), memory: Some(gpu.memory), chunk: None, align: None };
+        let (driver, memory, gpu_target) = (Driver::Sim, Some(gpu.memory), gpu.target);
+        let spec = DeviceSpec { driver, name: Some(name), memory, chunk: None, align: None, gpu: gpu_target };
         Ok((spec, Some(gpu)))
     };
     let parsed: anyhow::Result<Vec<_>> = texts.iter().map(one).collect();

@@ -67,7 +67,7 @@ pub(super) fn render(told: &Told) -> String {
 }
 
 fn devices(plan: &SavedPlan) -> String {
-    let headings = ["weights", "KV", "compute", "bound", "total", "free"];
+    let headings = ["weights", "KV", "compute", "bound", "workspace", "total", "free"];
     let mut columns = vec![(Column::Left, "device")];
     columns.extend(headings.map(|h| (Column::Right, h)));
     let mut table = Table::new(&columns);
@@ -77,7 +77,7 @@ fn devices(plan: &SavedPlan) -> String {
             Some(n) if n < 0 => format!("-{}", bytes(n.unsigned_abs())),
             Some(n) => bytes(n.unsigned_abs()),
         };
-        let numbers = [d.weights, d.kv, d.compute, d.compute_bound, d.total].map(bytes);
+        let numbers = [d.weights, d.kv, d.compute, d.compute_bound, d.workspace, d.total].map(bytes);
         table.push([d.name.clone()].into_iter().chain(numbers).chain([free]));
     }
     table.render(2)
@@ -185,7 +185,7 @@ fn verdict(told: &Told) -> String {
         }
         let most = plan.devices.iter().filter(|d| d.free.is_some_and(|f| f < 0));
         for d in most {
-            let parts = [("weights", d.weights), ("KV", d.kv), ("compute", d.compute)];
+            let parts = [("weights", d.weights), ("KV", d.kv), ("compute", d.compute), ("workspace", d.workspace)];
             let share = |n: u64| n as f64 * 100.0 / d.total.max(1) as f64;
             let parts: Vec<String> = parts.iter().map(|(what, n)| format!("{what} {:.0} %", share(*n))).collect();
             out += &format!("  {}: {}\n", fit(&d.name, WIDTH / 2), parts.join(", "));

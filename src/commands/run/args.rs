@@ -143,7 +143,14 @@ impl Args {
         if let Some(specs) = plan.and_then(SavedPlan::device_specs) {
             return Ok(Machine::from_specs(&specs)?);
         }
-        let sim = DeviceSpec { driver: Driver::Sim, name: None, memory: Some(DEFAULT_SIM), chunk: None, align: None };
+        let sim = DeviceSpec {
+            driver: Driver::Sim,
+            name: None,
+            memory: Some(DEFAULT_SIM),
+            chunk: None,
+            align: None,
+            gpu: None,
+        };
         let gpus = if self.model.is_none() { vec![sim.clone(), sim] } else { Vec::new() };
         Ok(Machine::from_specs(&gpus)?)
     }

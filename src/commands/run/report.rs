@@ -38,10 +38,11 @@ pub fn placement(engine: &Engine) -> String {
         (Column::Right, "KV cache"),
         (Column::Right, "compute"),
         (Column::Right, "bound"),
+        (Column::Right, "workspace"),
     ]);
     for (id, need) in prepared.devices.iter() {
         let name = engine.runtime().device(id).name().to_owned();
-        let cells = [need.weights, need.cache, need.compute, need.bound].map(|b| b.to_string());
+        let cells = [need.weights, need.cache, need.compute, need.bound, need.workspace].map(|b| b.to_string());
         table.push([name, layer_ranges(&need.layers, outputs)].into_iter().chain(cells));
     }
     let settings = engine.settings();
@@ -122,6 +123,7 @@ pub fn json(engine: &Engine, generated: &Generated, loaded: Duration, moved: &Mo
                 "kv": need.cache.get(),
                 "compute": need.compute.get(),
                 "bound": need.bound.get(),
+                "workspace": need.workspace.get(),
             })
         })
         .collect();

@@ -1,6 +1,7 @@
 //! Speeds of devices: measured ones from machine files, peaks of common GPUs by name, and assumptions where nothing is
 //! known.
 
+use loadmaster_backends::cuda::GpuTarget;
 use loadmaster_graph::Bytes;
 
 /// What a device can do in a second.
@@ -40,6 +41,8 @@ impl SpeedSource {
 pub struct KnownGpu {
     /// Its name on the command line.
     pub name: &'static str,
+    /// What the memory of kernels depends on; `None`: this program has no kernels for it, and counts none.
+    pub target: Option<GpuTarget>,
     /// Its memory, in the binary units that it is built of; drivers keep some of it for themselves.
     pub memory: Bytes,
     /// Bytes a second of its memory, and dense half-precision products (summed in single precision where the maker tells
@@ -78,34 +81,74 @@ pub const ASSUMED_LATENCY: f64 = 10e-6;
 const AMPERE: &str = "NVIDIA Ampere GA102 GPU Architecture (whitepaper)";
 const ADA: &str = "NVIDIA Ada GPU Architecture (whitepaper)";
 
-const fn gpu(name: &'static str, gib: u64, gb_per_s: f64, tflops: f64, source: &'static str) -> KnownGpu {
+const fn gpu(
+    name: &'static str,
+    target: Option<GpuTarget>,
+    gib: u64,
+    gb_per_s: f64,
+    tflops: f64,
+    source: &'static str,
+) -> KnownGpu {
     let peak = Speed { bandwidth: gb_per_s * 1e9, operations: tflops * 1e12 };
-    KnownGpu { name, memory: Bytes::gib(gib), peak, source }
+    KnownGpu { name, target, memory: Bytes::gib(gib), peak, source }
 }
 
-/// Memory in GiB, GB/s and dense FP16 TFLOP/s (half of what is stated with sparsity). Peaks: nothing here was measured,
+/// A card that the CUDA kernels run on, with cuBLAS: its architecture and multiprocessors.
+const fn cuda(
+    name: &'static str,
+    (arch, multiprocessors): (u32, u32),
+    gib: u64,
+    gb_per_s: f64,
+    tflops: f64,
+    source: &'static str,
+) -> KnownGpu {
+    gpu(name, Some(GpuTarget::described(arch, multiprocessors)), gib, gb_per_s, tflops, source)
+}
+
+/// Architecture and multiprocessors, memory in GiB, GB/s and dense FP16 TFLOP/s (half of what is stated with sparsity). Peaks: nothing here was measured,
 /// and predictions from them order placements rather than promise speeds.
 pub const KNOWN_GPUS: &[KnownGpu] = &[
-    gpu("rtx3060", 12, 360.0, 25.5, "GeForce RTX 3060 specifications (twice its 12.74 TFLOP/s in single precision)"),
-    gpu("rtx3090", 24, 936.0, 71.0, AMPERE),
-    gpu("rtx4060ti", 16, 288.0, 44.0, "GeForce RTX 4060 Ti specifications (twice its 22 TFLOP/s in single precision)"),
-    gpu("rtx4070", 12, 504.0, 58.3, "GeForce RTX 4070 specifications (twice its 29.15 TFLOP/s in single precision)"),
-    gpu("rtx4080", 16, 716.8, 97.5, ADA),
-    gpu("rtx4090", 24, 1008.0, 165.2, ADA),
-    gpu("rtx5090", 32, 1792.0, 209.5, "NVIDIA RTX Blackwell GPU Architecture (whitepaper)"),
-    gpu("a10", 24, 600.0, 125.0, "NVIDIA A10 Tensor Core GPU datasheet"),
-    gpu("a30", 24, 933.0, 165.0, "NVIDIA A30 Tensor Core GPU datasheet"),
-    gpu("a40", 48, 696.0, 149.7, "NVIDIA A40 datasheet"),
-    gpu("a100-40", 40, 1555.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet"),
-    gpu("a100-80", 80, 2039.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet (80GB SXM)"),
-    gpu("v100", 32, 900.0, 125.0, "NVIDIA V100 Tensor Core GPU datasheet (SXM2)"),
-    gpu("l4", 24, 300.0, 121.0, "NVIDIA L4 Tensor Core GPU datasheet"),
-    gpu("l40s", 48, 864.0, 362.0, "NVIDIA L40S GPU datasheet"),
-    gpu("h100-pcie", 80, 2000.0, 756.0, "NVIDIA H100 Tensor Core GPU datasheet (PCIe)"),
-    gpu("h100-sxm", 80, 3350.0, 989.0, "NVIDIA H100 Tensor Core GPU datasheet (SXM)"),
-    gpu("h200", 141, 4800.0, 989.0, "NVIDIA H200 Tensor Core GPU datasheet (SXM)"),
-    gpu("mi300x", 192, 5300.0, 1307.0, "AMD Instinct MI300X accelerator data sheet"),
-    gpu("rx7900xtx", 24, 960.0, 122.8, "AMD Radeon RX 7900 XTX specifications"),
+    cuda(
+        "rtx3060",
+        (86, 28),
+        12,
+        360.0,
+        25.5,
+        "GeForce RTX 3060 specifications (twice its 12.74 TFLOP/s in single precision)",
+    ),
+    cuda("rtx3090", (86, 82), 24, 936.0, 71.0, AMPERE),
+    cuda(
+        "rtx4060ti",
+        (89, 34),
+        16,
+        288.0,
+        44.0,
+        "GeForce RTX 4060 Ti specifications (twice its 22 TFLOP/s in single precision)",
+    ),
+    cuda(
+        "rtx4070",
+        (89, 46),
+        12,
+        504.0,
+        58.3,
+        "GeForce RTX 4070 specifications (twice its 29.15 TFLOP/s in single precision)",
+    ),
+    cuda("rtx4080", (89, 76), 16, 716.8, 97.5, ADA),
+    cuda("rtx4090", (89, 128), 24, 1008.0, 165.2, ADA),
+    cuda("rtx5090", (120, 170), 32, 1792.0, 209.5, "NVIDIA RTX Blackwell GPU Architecture (whitepaper)"),
+    cuda("a10", (86, 72), 24, 600.0, 125.0, "NVIDIA A10 Tensor Core GPU datasheet"),
+    cuda("a30", (80, 56), 24, 933.0, 165.0, "NVIDIA A30 Tensor Core GPU datasheet"),
+    cuda("a40", (86, 84), 48, 696.0, 149.7, "NVIDIA A40 datasheet"),
+    cuda("a100-40", (80, 108), 40, 1555.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet"),
+    cuda("a100-80", (80, 108), 80, 2039.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet (80GB SXM)"),
+    cuda("v100", (70, 80), 32, 900.0, 125.0, "NVIDIA V100 Tensor Core GPU datasheet (SXM2)"),
+    cuda("l4", (89, 58), 24, 300.0, 121.0, "NVIDIA L4 Tensor Core GPU datasheet"),
+    cuda("l40s", (89, 142), 48, 864.0, 362.0, "NVIDIA L40S GPU datasheet"),
+    cuda("h100-pcie", (90, 114), 80, 2000.0, 756.0, "NVIDIA H100 Tensor Core GPU datasheet (PCIe)"),
+    cuda("h100-sxm", (90, 132), 80, 3350.0, 989.0, "NVIDIA H100 Tensor Core GPU datasheet (SXM)"),
+    cuda("h200", (90, 132), 141, 4800.0, 989.0, "NVIDIA H200 Tensor Core GPU datasheet (SXM)"),
+    gpu("mi300x", None, 192, 5300.0, 1307.0, "AMD Instinct MI300X accelerator data sheet"),
+    gpu("rx7900xtx", None, 24, 960.0, 122.8, "AMD Radeon RX 7900 XTX specifications"),
 ];
 
 /// The GPU of that name; `h100` is the SXM one.

@@ -1,7 +1,8 @@
 //! Which model and which machine a plan is for; another one is refused.
 
-use super::{MachineDevice, ModelIdentity, SavedError, SavedPlan};
+use super::{GpuPlan, MachineDevice, ModelIdentity, SavedError, SavedPlan};
 use crate::engine::{Model, Prepared};
+use loadmaster_backends::cuda::GpuTarget;
 use loadmaster_graph::Bytes;
 use loadmaster_sched::Machine;
 
@@ -9,12 +10,12 @@ impl SavedPlan {
     /// Errors: a device takes other bytes than the plan says, so that its memory has other rules.
     pub fn check_prepared(&self, machine: &Machine, prepared: &Prepared) -> Result<(), SavedError> {
         check_count(self.devices.len(), prepared.devices.len())?;
-        let bytes = |need: [u64; 3]| need.map(|b| Bytes(b).to_string()).join(" + ");
+        let bytes = |need: [u64; 4]| need.map(|b| Bytes(b).to_string()).join(" + ");
         for ((id, need), planned) in prepared.devices.iter().zip(&self.devices) {
-            let found = [need.weights, need.cache, need.compute].map(Bytes::get);
-            let planned = [planned.weights, planned.kv, planned.compute];
+            let found = [need.weights, need.cache, need.compute, need.workspace].map(Bytes::get);
+            let planned = [planned.weights, planned.kv, planned.compute, planned.workspace];
             if found != planned {
-                let what = format!("what {} takes (weights, KV cache, compute)", machine.device(id).name);
+                let what = format!("what {} takes (weights, KV cache, compute, workspace)", machine.device(id).name);
                 return Err(SavedError::OtherMachine { what, planned: bytes(planned), found: bytes(found) });
             }
         }
@@ -36,7 +37,7 @@ impl SavedPlan {
         }
         let here = machine_devices(machine);
         check_count(self.machine.len(), here.len())?;
-        match self.machine.iter().zip(&here).enumerate().find(|(_, (a, b))| a != b) {
+        match self.machine.iter().zip(&here).enumerate().find(|(_, (a, b))| !a.is_for(b)) {
             Some((i, (planned, found))) => Err(SavedError::OtherMachine {
                 what: format!("device {i}"),
                 planned: planned.to_string(),
@@ -57,10 +58,37 @@ fn check_count(planned: usize, found: usize) -> Result<(), SavedError> {
 
 impl std::fmt::Display for MachineDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.memory {
-            Some(bytes) => write!(f, "{} ({}, {})", self.name, self.driver, Bytes(bytes)),
-            None => write!(f, "{} ({})", self.name, self.driver),
+        write!(f, "{} ({}", self.name, self.driver)?;
+        if let Some(bytes) = self.memory {
+            write!(f, ", {}", Bytes(bytes))?;
         }
+        if let Some(gpu) = self.gpu {
+            write!(f, ", {}", gpu.target())?;
+        }
+        f.write_str(")")
+    }
+}
+
+impl GpuPlan {
+    fn of(target: GpuTarget) -> Self {
+        let GpuTarget { arch, multiprocessors, library } = target;
+        Self { arch, multiprocessors, cublas: library.is_some() }
+    }
+
+    /// What the memory of kernels is counted for.
+    #[must_use]
+    pub fn target(self) -> GpuTarget {
+        let described = GpuTarget::described(self.arch, self.multiprocessors);
+        GpuTarget { library: described.library.filter(|_| self.cublas), ..described }
+    }
+}
+
+impl MachineDevice {
+    /// Whether a plan for this one is one for `found`. Where the plan does not say which GPU it is for, bytes decide
+    /// ([`SavedPlan::check_prepared`]).
+    fn is_for(&self, found: &Self) -> bool {
+        let is_other = self.gpu.zip(found.gpu).is_some_and(|(planned, found)| planned != found);
+        !is_other && *found == Self { gpu: found.gpu, ..self.clone() }
     }
 }
 
@@ -93,6 +121,7 @@ pub(super) fn machine_devices(machine: &Machine) -> Vec<MachineDevice> {
         name: d.name.to_string(),
         driver: d.driver.to_string(),
         memory: machine.pools()[machine.compute_type(id).pool].capacity.map(Bytes::get),
+        gpu: d.gpu.map(GpuPlan::of),
     };
     machine.devices().iter().map(device).collect()
 }

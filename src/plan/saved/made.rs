@@ -24,6 +24,7 @@ impl SavedPlan {
             kv: need.cache.get(),
             compute: need.compute.get(),
             compute_bound: need.bound.get(),
+            workspace: need.workspace.get(),
             staging: need.staging.get(),
             free: rooms[machine.compute_type(id).pool].left(),
             total: need.total().get(),

@@ -8,8 +8,8 @@ mod sound;
 
 pub use error::SavedError;
 pub use parts::{
-    AlivePlan, DevicePlan, GraphPlan, LayerPlan, LinkPlan, MachineDevice, ModelIdentity, PeakPlan, Policy, PoolPlan,
-    Predicted,
+    AlivePlan, DevicePlan, GpuPlan, GraphPlan, LayerPlan, LinkPlan, MachineDevice, ModelIdentity, PeakPlan, Policy,
+    PoolPlan, Predicted,
 };
 
 use super::Choices;
@@ -114,7 +114,8 @@ impl SavedPlan {
         };
         let spec = |d: &MachineDevice| {
             let (driver, memory) = (driver(&d.driver)?, d.memory.map(Bytes));
-            Some(DeviceSpec { driver, name: Some(d.name.clone()), memory, chunk: None, align: None })
+            let gpu = d.gpu.map(GpuPlan::target);
+            Some(DeviceSpec { driver, name: Some(d.name.clone()), memory, chunk: None, align: None, gpu })
         };
         self.machine.iter().map(spec).collect()
     }

@@ -25,6 +25,20 @@ pub struct MachineDevice {
     pub driver: String,
     /// Its memory.
     pub memory: Option<u64>,
+    /// The GPU whose kernels were counted; none: nobody said which.
+    #[serde(default)]
+    pub gpu: Option<GpuPlan>,
+}
+
+/// What tells GPUs apart, as far as the memory of kernels depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GpuPlan {
+    /// Compute capability times ten.
+    pub arch: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Whether products of many columns were planned for cuBLAS.
+    pub cublas: bool,
 }
 
 /// What a device holds, in bytes.
@@ -40,12 +54,15 @@ pub struct DevicePlan {
     pub compute: u64,
     /// What no arena for these graphs can be below.
     pub compute_bound: u64,
+    /// What kernels need beside operands, in the device's own memory.
+    #[serde(default)]
+    pub workspace: u64,
     /// Host memory for outputs and copies on their way: a GPU's is pinned, and not in its total.
     #[serde(default)]
     pub staging: u64,
     /// What its pool has left; none: not known. Negative: that much is missing.
     pub free: Option<i64>,
-    /// The sum in the device's own memory.
+    /// The sum in the device's own memory: weights, KV, compute and workspace.
     pub total: u64,
     /// What the compute arena holds when most is alive.
     #[serde(default)]

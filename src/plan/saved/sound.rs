@@ -26,7 +26,7 @@ impl SavedPlan {
             if device.name != here.name {
                 return Some(format!("its device `{}` is `{}` of the machine", device.name, here.name));
             }
-            let parts = [device.weights, device.kv, device.compute];
+            let parts = [device.weights, device.kv, device.compute, device.workspace];
             let sum = parts.iter().try_fold(0u64, |sum, n| sum.checked_add(*n));
             if sum != Some(device.total) {
                 return Some(format!("the total of `{}` is not the sum of its parts", device.name));

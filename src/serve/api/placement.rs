@@ -80,7 +80,7 @@ fn held(core: &Core, ledger: &Ledger, id: DeviceId) -> Value {
         .map(|(model, need)| {
             json!({
                 "model": model, "weights": need.weights.get(), "kv": need.cache.get(), "compute": need.compute.get(),
-                "compute_bound": need.bound.get(),
+                "compute_bound": need.bound.get(), "workspace": need.workspace.get(),
             })
         })
         .collect();

@@ -1,9 +1,9 @@
-// (a) Devices × bytes: what each model holds in weights, KV cache and compute buffers, and what is free.
+// (a) Devices × bytes: what each model holds in weights, KV cache, compute buffers and workspaces, and what is free.
 
 import { byId, datum, el, empty, render, svg, swatch } from "./dom.js";
 import { bytes, exactBytes, percent } from "./units.js";
 
-const KINDS = [["weights", "weights"], ["kv", "KV cache"], ["compute", "compute"]];
+const KINDS = [["weights", "weights"], ["kv", "KV cache"], ["compute", "compute"], ["workspace", "workspace"]];
 
 export function legend() {
   render(byId("memory-legend"), KINDS.map(([kind, name]) => swatch(kind, name)), swatch("other", "other"),
@@ -41,7 +41,7 @@ function bar(device, whole) {
   const share = (n) => `${(100 * n) / whole}%`;
   const part = (kind, n, says) => n > 0 && el("span", { class: `part kind-${kind}`, style: { width: share(n) }, title: says });
   const parts = device.models.flatMap((m) => KINDS.map(([kind, name]) =>
-    part(kind, m[kind] ?? 0, `${m.model}: ${name} ${exactBytes(m[kind])}`)));
+    part(kind, m[kind] ?? 0, `${m.model}: ${name} ${exactBytes(m[kind] ?? 0)}`)));
   const other = Math.max(0, (device.used ?? 0) - held(device));
   const before = sum(device.models, "weights") + sum(device.models, "kv");
   const says = [...KINDS.map(([kind, name]) => `${name} ${bytes(sum(device.models, kind))}`),
@@ -55,7 +55,7 @@ function bar(device, whole) {
 }
 
 function table(device, openArena) {
-  const head = el("tr", {}, ["model", "weights", "KV", "compute", "bound"].map((t, i) =>
+  const head = el("tr", {}, ["model", "weights", "KV", "compute", "bound", "workspace"].map((t, i) =>
     el("th", { scope: "col", class: i > 0 && "number" }, t)));
   const cell = (model, field) => el("td", { class: "number" }, numbered(field, model[field]));
   const row = (model) => el("tr", { "data-model": model.model },
@@ -63,7 +63,8 @@ function table(device, openArena) {
       type: "button", class: "link", "data-key": `open ${device.name} ${model.model}`,
       title: `Show the arena of ${model.model} on ${device.name}`, onclick: () => openArena(model.model, device.name),
     }, model.model)),
-    cell(model, "weights"), cell(model, "kv"), cell(model, "compute"), cell(model, "compute_bound"));
+    cell(model, "weights"), cell(model, "kv"), cell(model, "compute"), cell(model, "compute_bound"),
+    cell(model, "workspace"));
   return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, device.models.map(row))));
 }
 

@@ -6,13 +6,14 @@ use super::core::Core;
 use super::driver::Driver;
 use super::event::CudaEvent;
 use super::launch;
-use super::launch::types::{Layout, NodeView, Target};
+use super::launch::types::Target;
 use super::memory::{CudaBuffer, CudaMemory, PinnedMemory};
 use super::probe::{self, GpuInfo};
 use super::products::{Chosen, Products};
 use super::program::CudaProgram;
 use super::stream::CudaStream;
 use super::transfer::Transfer;
+use super::workspace::with_view;
 use crate::device::{Device, DeviceKind, MemoryInfo, OpShape, PeerAccess};
 use crate::error::{Call, DeviceError, Fault, Unsupported};
 use crate::host::HostBuffer;
@@ -20,9 +21,8 @@ use crate::program::{Compiled, Program};
 use crate::stats::{DeviceStats, Route};
 use crate::stream::{Event, Region, Stream};
 use loadmaster_alloc::{Buffer, BufferType, InPlaceTable};
-use loadmaster_graph::{Align, Bytes, Tensor};
+use loadmaster_graph::{Align, Bytes};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -72,7 +72,8 @@ pub struct CudaDevice {
     info: GpuInfo,
     memory: Arc<CudaMemory>,
     staging: Arc<PinnedMemory>,
-    /// The largest scratch memory that a program asked for: programs of a device run one after another.
+    /// The largest scratch memory that a program asked for which brought none ([`crate::Workspace::OfDevice`]): programs
+    /// of a device run one after another.
     scratch: Mutex<Option<Arc<CudaBuffer>>>,
     transfer: Mutex<Option<Transfer>>,
 }
@@ -167,10 +168,6 @@ impl CudaDevice {
     }
 }
 
-fn layout(tensor: &Tensor) -> Layout {
-    Layout { dtype: tensor.dtype, ne: tensor.ne, nb: tensor.nb }
-}
-
 impl Device for CudaDevice {
     fn name(&self) -> &str {
         &self.core.name
@@ -195,9 +192,10 @@ impl Device for CudaDevice {
         buffer.as_any().downcast_ref::<CudaBuffer>().is_some_and(|b| Arc::ptr_eq(b.core(), &self.core))
     }
     fn supports(&self, op: &OpShape<'_>) -> Result<(), Unsupported> {
-        let src: SmallVec<[_; 8]> = op.sources.iter().map(|s| s.map(layout)).collect();
-        let node = NodeView { op: op.op(), params: &op.tensor.params, src: &src, dst: layout(op.tensor) };
-        launch::launches(&node, &self.core.target).map(|_| ())
+        with_view(op, |node| launch::launches(node, &self.core.target)).map(|_| ())
+    }
+    fn gpu(&self) -> Option<Target> {
+        Some(self.core.target)
     }
     fn in_place(&self) -> InPlaceTable {
         launch::in_place()

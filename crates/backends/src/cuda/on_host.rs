@@ -81,7 +81,7 @@ impl HostKernels {
             src.iter().map(|s| s.map(|s| Layout { dtype: s.dtype, ne: s.ne, nb: s.nb })).collect();
         let layout = Layout { dtype: dst.dtype, ne: dst.ne, nb: dst.nb };
         let view = NodeView { op, params, src: &sources, dst: layout };
-        let target = Target { arch, multiprocessors: 4, shared_bytes: 96 << 10, library: None };
+        let target = Target { arch, multiprocessors: 4, library: None };
         let launches = launches(&view, &target).map_err(|e| e.to_string())?;
         // Scratch memory holds anything before.
         let mut scratch = vec![u128::MAX; (launches.scratch_bytes as usize).div_ceil(16)];

@@ -40,7 +40,7 @@ impl fmt::Display for GpuInfo {
 impl GpuInfo {
     pub(crate) fn target(&self) -> Target {
         let arch = self.compute.0 * 10 + self.compute.1;
-        Target { arch, multiprocessors: self.multiprocessors, shared_bytes: self.shared_bytes, library: None }
+        Target { arch, multiprocessors: self.multiprocessors, library: None }
     }
 }
 
@@ -61,6 +61,16 @@ pub fn driver() -> Result<DriverInfo, NoDriver> {
     let known = unsafe { driver.driver_version(&raw mut version) }.is_ok();
     let version = if known { unsigned(version) } else { 0 };
     Ok(DriverInfo { version: (version / 1000, version % 1000 / 10), is_simulator: driver.is_simulator() })
+}
+
+/// What the launches of kernels depend on, of the driver's GPU of that number, for a device that is opened as usual. No
+/// context is made.
+///
+/// Errors: there is no driver, or no such GPU, in words.
+pub fn target_of(ordinal: u32) -> Result<Target, String> {
+    let driver = Driver::get().map_err(|why| why.to_string())?;
+    let target = describe(driver, ordinal).map_err(|fault| fault.to_string())?.target();
+    Ok(Target { library: super::products::expected(driver, target.arch), ..target })
 }
 
 /// All GPUs, in the driver's order. Each is asked for its free memory, which needs a context: about a tenth of a second.

@@ -40,10 +40,8 @@ pub struct ProductsFrom {
 }
 
 impl Default for ProductsFrom {
-    /// Where a gain is expected: our own kernels compute tiles of 64 columns from 17 on, and decoding weights takes about as
-    /// long as a product with 256 columns does.
     fn default() -> Self {
-        Self { floats: 32, quantized: 512 }
+        Self { floats: LibraryRule::FLOATS_FROM, quantized: LibraryRule::QUANTIZED_FROM }
     }
 }
 
@@ -53,12 +51,8 @@ impl Default for Products {
     }
 }
 
-/// Decoded weights at a time: much for matrix units, little beside a model.
-const SLICE: u64 = 64 << 20;
-/// The same where the stand-in driver forces products to the library: several to a matrix.
+/// Decoded weights at a time where the stand-in driver forces products to the library: several to a matrix.
 const FORCED_SLICE: u64 = 1 << 10;
-/// First compute capability that is considered, times ten.
-const LEAST_ARCH: u32 = 70;
 
 /// What was chosen for a device.
 #[derive(Debug)]
@@ -73,10 +67,7 @@ impl Chosen {
         let Products::Library(from) = products else { return Err(NoCublas::NotAsked) };
         let library = Cublas::get(context.driver())?;
         let (major, minor) = (target.arch / 10, target.arch % 10);
-        if target.arch < LEAST_ARCH {
-            return Err(NoCublas::OldGpu { major, minor });
-        }
-        let rule = rule(context.driver(), from, target.arch);
+        let rule = rule(context.driver(), from, target.arch).ok_or(NoCublas::OldGpu { major, minor })?;
         let blas = Blas::new(context, library)?;
         trial::test(context, target.arch, &blas)?;
         Ok(Self { rule, blas })
@@ -107,21 +98,23 @@ impl fmt::Display for Chosen {
     }
 }
 
-/// The rule for a GPU, with the workspace that NVIDIA recommends for it. The stand-in driver may be told another number of
-/// columns.
-fn rule(driver: &Driver, from: ProductsFrom, arch: u32) -> LibraryRule {
+/// The rule for a GPU, if the library is used for it. The stand-in driver may be told another number of columns.
+fn rule(driver: &Driver, from: ProductsFrom, arch: u32) -> Option<LibraryRule> {
     let forced = cublas::offered(driver).filter(|columns| *columns > 0);
-    let workspace = match arch {
-        90..120 => 32 << 20,
-        120.. => 12 << 20,
-        _ => 4 << 20,
-    };
-    LibraryRule {
-        floats_from: forced.unwrap_or(from.floats),
-        quantized_from: forced.unwrap_or(from.quantized),
-        workspace,
-        slice: if forced.is_some() { FORCED_SLICE } else { SLICE },
-    }
+    let (floats_from, quantized_from) = (forced.unwrap_or(from.floats), forced.unwrap_or(from.quantized));
+    let slice = |usual: u64| if forced.is_some() { FORCED_SLICE } else { usual };
+    LibraryRule::usual(arch).map(|usual| LibraryRule {
+        floats_from,
+        quantized_from,
+        slice: slice(usual.slice),
+        ..usual
+    })
+}
+
+/// The rule that a device on a GPU gets unless it is opened with other options: the library is asked whether it is there,
+/// and nothing is made.
+pub(crate) fn expected(driver: &'static Driver, arch: u32) -> Option<LibraryRule> {
+    Cublas::get(driver).ok().and_then(|_| rule(driver, ProductsFrom::default(), arch))
 }
 
 /// A handle of the library in a context.

@@ -9,8 +9,9 @@ use super::modules::Function;
 use super::products::{Entered, ReadyProduct};
 use super::replay::Replays;
 use crate::error::{Call, DeviceError, Fault};
-use crate::program::{Command, Compiled, Operand, Program, computes};
+use crate::program::{Command, Compiled, Operand, Program, Workspace, computes};
 use crate::stats::Counters;
+use loadmaster_alloc::Buffer;
 use loadmaster_graph::{Bytes, TensorId};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -27,7 +28,9 @@ pub(crate) struct CudaProgram {
     work: Vec<Ready>,
     /// By command: its work.
     of_command: Vec<Range<usize>>,
-    scratch: Option<Arc<CudaBuffer>>,
+    scratch: Option<Arc<dyn Buffer>>,
+    /// Its address.
+    scratch_at: u64,
     replays: Mutex<Replays>,
 }
 
@@ -99,20 +102,23 @@ impl CudaProgram {
             scratch_bytes = scratch_bytes.max(plan.scratch_bytes);
             plans.push(plan);
         }
-        let taken = (scratch_bytes > 0).then(|| scratch(Bytes(scratch_bytes))).transpose();
+        let taken = (scratch_bytes > 0).then(|| workspace(core, &program, Bytes(scratch_bytes), scratch)).transpose();
         let scratch = taken.map_err(|fault| failed(None, fault))?;
+        let scratch_at =
+            scratch.as_ref().map_or(Ok(0), |buffer| address_in(core, buffer, Bytes::ZERO, Bytes(scratch_bytes)));
+        let scratch_at = scratch_at.map_err(|fault| failed(None, fault))?;
         let (mut work, mut of_command) = (Vec::new(), Vec::with_capacity(plans.len()));
         for (command, plan) in program.commands().iter().zip(plans) {
             let first = work.len();
             let named = |fault| failed(Some(command.tensor), fault);
-            let addresses = addresses(core, &program, command, scratch.as_deref()).map_err(named)?;
+            let addresses = addresses(core, &program, command, scratch_at).map_err(named)?;
             for one in plan.list {
                 work.push(ready(core, one, &addresses).map_err(named)?);
             }
             of_command.push(first..work.len());
         }
         Counters::add(&core.counters.compiled, 1);
-        Ok(Self { core: Arc::clone(core), program, work, of_command, scratch, replays: Mutex::default() })
+        Ok(Self { core: Arc::clone(core), program, work, of_command, scratch, scratch_at, replays: Mutex::default() })
     }
 
     /// The device that it was compiled for.
@@ -147,10 +153,8 @@ impl CudaProgram {
 
     /// cuBLAS in the program's scratch memory, for whoever has that.
     fn enter_library(&self, turn: Option<&Turn<'_>>, stream: &RawStream) -> Result<Option<Entered<'_>>, Fault> {
-        let (Some(turn), Some(scratch), Ok(library)) = (turn, &self.scratch, &self.core.products) else {
-            return Ok(None);
-        };
-        library.enter(turn, stream, scratch.address(Bytes::ZERO, Bytes::ZERO)?).map(Some)
+        let (Some(turn), Ok(library)) = (turn, &self.core.products) else { return Ok(None) };
+        library.enter(turn, stream, self.scratch_at).map(Some)
     }
 
     fn put_one(&self, stream: &RawStream, ready: &Ready, library: Option<&Entered<'_>>) -> Result<(), Fault> {
@@ -187,26 +191,37 @@ fn plan(core: &Core, program: &Program, command: &Command) -> Result<launch::typ
     launch::launches(&node, &core.target).map_err(|e| Fault::Unsupported { op: command.op, why: e.why })
 }
 
-fn addresses(
-    core: &Arc<Core>,
+/// The program's own workspace, or the device's where the program leaves it to the device. Errors: less than is needed.
+fn workspace(
+    core: &Core,
     program: &Program,
-    command: &Command,
-    scratch: Option<&CudaBuffer>,
-) -> Result<Addresses, Fault> {
+    needed: Bytes,
+    of_device: TakeScratch<'_>,
+) -> Result<Arc<dyn Buffer>, Fault> {
+    let given = match program.workspace() {
+        Workspace::OfDevice => return of_device(needed).map(|buffer| buffer as Arc<dyn Buffer>),
+        Workspace::Given(buffer) if buffer.size() >= needed => return Ok(Arc::clone(buffer)),
+        Workspace::Given(buffer) => buffer.size(),
+        Workspace::None => Bytes::ZERO,
+    };
+    Err(Fault::Workspace { target: core.target.to_string(), needed, given })
+}
+
+fn addresses(core: &Arc<Core>, program: &Program, command: &Command, scratch: u64) -> Result<Addresses, Fault> {
     let address = |operand: &Operand| address(core, program, operand);
     let src = program.sources(command).iter().map(|s| s.as_ref().map_or(Ok(0), address));
-    Ok(Addresses {
-        dst: address(&command.dst)?,
-        src: src.collect::<Result<_, _>>()?,
-        scratch: scratch.map_or(Ok(0), |s| s.address(Bytes::ZERO, Bytes::ZERO))?,
-    })
+    Ok(Addresses { dst: address(&command.dst)?, src: src.collect::<Result<_, _>>()?, scratch })
 }
 
 fn address(core: &Arc<Core>, program: &Program, operand: &Operand) -> Result<u64, Fault> {
     let buffer = &program.buffers()[operand.slot.index()];
+    address_in(core, buffer, operand.offset, operand.span().unwrap_or(Bytes::MAX))
+}
+
+fn address_in(core: &Arc<Core>, buffer: &Arc<dyn Buffer>, offset: Bytes, len: Bytes) -> Result<u64, Fault> {
     let own = buffer.as_any().downcast_ref::<CudaBuffer>().filter(|b| Arc::ptr_eq(b.core(), core));
     let own = own.ok_or_else(|| Fault::WrongMemory { buffer_type: format!("{buffer:?}") })?;
-    own.address(operand.offset, operand.span().unwrap_or(Bytes::MAX))
+    own.address(offset, len)
 }
 
 fn nowhere(module: &str, what: impl std::fmt::Debug) -> Fault {

@@ -14,7 +14,7 @@ use super::scratch::{Scratch, ScratchUse};
 use loadmaster_alloc::pack::ChunkId;
 use loadmaster_alloc::{ArenaId, Buffer};
 use loadmaster_backends::{
-    CommandId, Compiled, CopyCommand, DeviceError, Event, Operand as Layout, Program, Region, Stream,
+    CommandId, Compiled, CopyCommand, DeviceError, Event, Operand as Layout, Program, Region, Stream, Workspace,
 };
 use loadmaster_graph::{Bytes, DeviceId, IdVec, NodeId, Op, SplitId, TensorId};
 use std::collections::BTreeMap;
@@ -74,7 +74,9 @@ impl Executable {
         span.record("steps", schedule.steps().len()).record("waits", waits.len()).record("turns", schedule.turns());
         let labels = labels(runtime, planned);
         let notes = Notes::new(runtime, planned, &schedule);
-        let mut binder = Binder { runtime, planned, schedule: &schedule, labels: &labels, memories: IdVec::new() };
+        let scratch = &**buffers.scratch;
+        let mut binder =
+            Binder { runtime, scratch, planned, schedule: &schedule, labels: &labels, memories: IdVec::new() };
         binder.find_memories(buffers)?;
         let (programs, commands) = binder.compile_all()?;
         let ready = binder.ready(&programs)?;
@@ -126,6 +128,7 @@ fn labels(runtime: &Runtime, planned: &Planned<'_, '_>) -> Labels {
 
 struct Binder<'a, 'g> {
     runtime: &'a Arc<Runtime>,
+    scratch: &'a Scratch,
     planned: &'a Planned<'a, 'g>,
     schedule: &'a Schedule,
     labels: &'a Labels,
@@ -216,6 +219,8 @@ impl Binder<'_, '_> {
             }
         }
         before.push(program.commands().len());
+        let workspace = self.scratch.buffer(ScratchUse::Workspace { of: record.device });
+        program.set_workspace(workspace.map_or(Workspace::None, Workspace::Given));
         let compiled = self.runtime.device(record.device).compile(program);
         let program = compiled.map_err(|e| self.compile_error(record.device, split, e))?;
         Ok(Bound { program, before, first_position, first_command })

@@ -143,6 +143,24 @@ pub enum ExecError {
         /// The refusal.
         refused: Refused,
     },
+    /// A GPU's memory for what kernels need beside operands was refused. Nothing has changed.
+    #[error(
+        "{device} has no room in its pool {pool} for what its kernels need beside operands: {needed} are needed, {} are \
+         free ({reason}); give a smaller --ubatch or fewer --n-gpu-layers",
+        .available.map_or("it is not known how many".to_owned(), |bytes| bytes.to_string())
+    )]
+    Workspace {
+        /// The device.
+        device: Box<str>,
+        /// The pool of its memory.
+        pool: Box<str>,
+        /// Bytes needed, in one buffer.
+        needed: Bytes,
+        /// Bytes that could be had, if known.
+        available: Option<Bytes>,
+        /// What the device says.
+        reason: Box<str>,
+    },
     /// A device failed.
     #[error("{device} failed{at}: {error}")]
     Device {

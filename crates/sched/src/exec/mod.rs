@@ -31,7 +31,7 @@ pub use executable::{Executable, Run};
 pub use hazards::{Wait, Waits, waits};
 pub use interleave::{Finding, Interleaver};
 pub use observe::{Flow, Observer};
-pub use open::{measured, open};
+pub use open::{described, measured, open};
 pub use paths::{CopyPath, PathReport, PathTable};
 pub use place::{Memories, Memory, MemoryId, Place, ResidentPlace};
 pub use ranges::Span;

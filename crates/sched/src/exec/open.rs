@@ -53,8 +53,8 @@ fn open_one(
     }
 }
 
-/// The machine with the memory of its CUDA devices as the driver counts it now, where the description gives none.
-/// A machine without such devices stays as it is, and no driver is looked for.
+/// The machine with its CUDA devices as the driver describes them: which GPUs they are, and where the description gives no
+/// memory what the driver counts now. A machine without such devices stays as it is, and no driver is looked for.
 ///
 /// Errors: there is no driver, or it does not know the device.
 pub fn measured(machine: Machine) -> Result<Machine, ExecError> {
@@ -70,13 +70,27 @@ pub fn measured(machine: Machine) -> Result<Machine, ExecError> {
         let Some((pool, ordinal)) = unknown(device) else { continue };
         parts.pools[pool].capacity = Some(cuda::free_memory(device, ordinal)?);
     }
-    Machine::new(parts).map_err(|e| SchedError::from(e).into())
+    let machine = Machine::new(parts).map_err(SchedError::from)?;
+    described(machine)
+}
+
+/// The machine with its CUDA devices as the driver describes them, their memory left as it is. O(1) driver calls for each
+/// such device; none, and no driver is looked for, where there is no such device.
+///
+/// Errors: there is no driver, or it does not know the device.
+pub fn described(machine: Machine) -> Result<Machine, ExecError> {
+    let target = |device: &Described| match device.driver {
+        Driver::Cuda { ordinal } => cuda::target(device, ordinal).map(Some),
+        Driver::Host | Driver::Sim => Ok(None),
+    };
+    let found = machine.devices().values().map(target).collect::<Result<Vec<_>, _>>()?;
+    Ok(machine.with_gpus(found))
 }
 
 #[cfg(feature = "cuda")]
 mod cuda {
     use super::{BufferTypeDesc, Bytes, Described, Device, ExecError};
-    use loadmaster_backends::cuda::{CudaDevice, CudaOptions, probe};
+    use loadmaster_backends::cuda::{CudaDevice, CudaOptions, GpuTarget, probe, target_of};
     use std::sync::Arc;
 
     pub(super) fn open(
@@ -97,6 +111,11 @@ mod cuda {
         Ok(Arc::new(opened.map_err(|error| not_opened(error.fault.to_string()))?))
     }
 
+    pub(super) fn target(device: &Described, ordinal: u32) -> Result<GpuTarget, ExecError> {
+        let not_opened = |why: String| ExecError::NotOpened { device: device.name.clone(), why };
+        target_of(ordinal).map_err(not_opened)
+    }
+
     pub(super) fn free_memory(device: &Described, ordinal: u32) -> Result<Bytes, ExecError> {
         let not_opened = |why: String| ExecError::NotOpened { device: device.name.clone(), why };
         let gpus = probe().map_err(|why| not_opened(why.to_string()))?;
@@ -109,6 +128,7 @@ mod cuda {
 #[cfg(not(feature = "cuda"))]
 mod cuda {
     use super::{BufferTypeDesc, Bytes, Described, Device, ExecError};
+    use loadmaster_backends::cuda::GpuTarget;
     use std::sync::Arc;
 
     pub(super) fn open(
@@ -117,6 +137,10 @@ mod cuda {
         _: &BufferTypeDesc,
         _: Option<Bytes>,
     ) -> Result<Arc<dyn Device>, ExecError> {
+        Err(ExecError::NoDriver { device: device.name.clone(), driver: device.driver })
+    }
+
+    pub(super) fn target(device: &Described, _: u32) -> Result<GpuTarget, ExecError> {
         Err(ExecError::NoDriver { device: device.name.clone(), driver: device.driver })
     }
 

@@ -59,6 +59,7 @@ impl Runtime {
         if found != expected {
             return Err(ExecError::DeviceCount { found, expected });
         }
+        let machine = machine.with_gpus(devices.values().map(|d| d.gpu()));
         let failed = |device, error| ExecError::device(device, At::default(), error);
         let compute = devices.iter().map(|(id, d)| d.create_stream().map_err(|e| failed(id, e)));
         let compute = compute.collect::<Result<Vec<_>, _>>()?;
@@ -76,7 +77,7 @@ impl Runtime {
         Ok(Arc::new(Self { machine, devices, compute, receive, send, paths, report, turnstile: Mutex::default() }))
     }
 
-    /// The machine.
+    /// The machine, its GPUs described as the devices say.
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.machine

@@ -1,4 +1,5 @@
-//! Host memory that plans take beside arenas and resident buffers: slots for fetched outputs and for staged copies.
+//! Memory that plans take beside arenas and resident buffers: host memory for fetched outputs and for staged copies, and
+//! memory of GPUs that kernels need beside their operands, one buffer for each GPU.
 //!
 //! What a plan needs is a value, [`ScratchNeeds`], known before anything is bound. A session holds as much as the largest
 //! needs of its plans, and a bind takes nothing else: so whoever adds up the needs of the plans knows what is taken.
@@ -9,7 +10,9 @@ use super::paths::CopyPath;
 use super::runtime::{Owner, Runtime};
 use crate::machine::DeviceKind;
 use crate::split::InputCopy;
-use loadmaster_alloc::Buffer;
+use loadmaster_alloc::{Buffer, Refused};
+use loadmaster_backends::OpShape;
+use loadmaster_backends::cuda::workspace;
 use loadmaster_graph::{Bytes, DeviceId, TensorId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,12 +40,18 @@ pub enum ScratchUse {
         /// Where they go.
         to: DeviceId,
     },
+    /// What kernels need beside operands, one after another.
+    Workspace {
+        /// The device that they run on, in whose own memory it is.
+        of: DeviceId,
+    },
 }
 
 /// A scratch buffer before it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScratchNeed {
-    /// The device whose pinned host memory it is; the host's own device: pageable memory of the host.
+    /// The device whose pinned host memory it is, or whose own memory if it is a workspace; the host's own device:
+    /// pageable memory of the host.
     pub home: DeviceId,
     /// Its bytes.
     pub size: Bytes,
@@ -70,6 +79,17 @@ impl ScratchNeeds {
             };
             needs.entry(ScratchUse::Staging { from, to }).or_insert_with(need);
         }
+        for split in planned.splits.splits().values() {
+            let Some(target) = planned.machine.gpu(split.device) else { continue };
+            let of_node = |node| workspace(&OpShape::of(planned.graph(), planned.tensor_of(node)), &target);
+            // A node that there is no kernel for needs nothing, and is refused by name when it is bound.
+            let size = split.nodes().filter_map(|node| of_node(node).ok()).max().unwrap_or(Bytes::ZERO);
+            if size > Bytes::ZERO {
+                let home = split.device;
+                let need = needs.entry(ScratchUse::Workspace { of: home }).or_insert(ScratchNeed { home, size });
+                need.size = need.size.max(size);
+            }
+        }
         Self(needs)
     }
 
@@ -81,7 +101,14 @@ impl ScratchNeeds {
     /// Bytes in the pinned memory of a device, or for the host's own device in its memory.
     #[must_use]
     pub fn bytes_of(&self, home: DeviceId) -> Bytes {
-        self.0.values().filter(|n| n.home == home).map(|n| n.size).sum()
+        let in_host = |use_: &ScratchUse| !matches!(use_, ScratchUse::Workspace { .. });
+        self.iter().filter(|(use_, need)| in_host(use_) && need.home == home).map(|(_, need)| need.size).sum()
+    }
+
+    /// Bytes of a device's own memory that its kernels need beside operands.
+    #[must_use]
+    pub fn workspace_of(&self, device: DeviceId) -> Bytes {
+        self.0.get(&ScratchUse::Workspace { of: device }).map_or(Bytes::ZERO, |need| need.size)
     }
 
     /// The larger need of each use.
@@ -192,8 +219,13 @@ impl Scratch {
 }
 
 fn allocate(runtime: &Runtime, use_: ScratchUse, need: ScratchNeed) -> Result<Arc<dyn Buffer>, ExecError> {
+    if let ScratchUse::Workspace { of } = use_ {
+        return allocate_workspace(runtime, of, need.size);
+    }
     let purpose = || match use_ {
-        ScratchUse::Outputs { of } => format!("fetched outputs of {}", runtime.device(of).name()),
+        ScratchUse::Outputs { of } | ScratchUse::Workspace { of } => {
+            format!("fetched outputs of {}", runtime.device(of).name())
+        }
         ScratchUse::Staging { from, to } => {
             format!("copies from {} to {}", runtime.device(from).name(), runtime.device(to).name())
         }
@@ -205,4 +237,16 @@ fn allocate(runtime: &Runtime, use_: ScratchUse, need: ScratchNeed) -> Result<Ar
     };
     let memory = pinned.or_else(host).ok_or_else(|| ExecError::NoBuffer { what: purpose() })?;
     memory.alloc_buffer(need.size).map_err(|refused| ExecError::Staging { purpose: purpose(), refused })
+}
+
+fn allocate_workspace(runtime: &Runtime, of: DeviceId, size: Bytes) -> Result<Arc<dyn Buffer>, ExecError> {
+    let machine = runtime.machine();
+    let refused = |Refused { needed, available, reason, .. }| ExecError::Workspace {
+        device: machine.device(of).name.clone(),
+        pool: machine.pools()[machine.compute_type(of).pool].name.clone(),
+        needed,
+        available,
+        reason: reason.into(),
+    };
+    runtime.device(of).buffer_type().alloc_buffer(size).map_err(refused)
 }

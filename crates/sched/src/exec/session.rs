@@ -163,6 +163,13 @@ impl Session {
         self.arenas.ids().map(|arena| self.allocator.buffer_size(arena)).collect()
     }
 
+    /// Takes the memory beside arenas that several plans need together, so that none of them takes any when it is bound.
+    ///
+    /// Errors: memory that is refused; nothing has changed then.
+    pub fn reserve(&mut self, needs: &ScratchNeeds) -> Result<(), ExecError> {
+        self.reserve_scratch(needs)
+    }
+
     /// The plan for a graph: a look-up if a graph of the same structure with the same memory is known, else it is planned,
     /// the arena grows if it must, and the plan is bound. A plan that does not fit beside the known ones lets them go.
     ///
@@ -251,7 +258,7 @@ impl Session {
         ScheduleOptions { outputs, experts, piece, ..ScheduleOptions::new(self.runtime.paths().clone()) }
     }
 
-    /// Takes the host memory that a plan needs, if what there is does not do.
+    /// Takes the memory beside arenas that a plan needs, if what there is does not do.
     fn reserve_scratch(&mut self, needs: &ScratchNeeds) -> Result<(), ExecError> {
         if self.scratch.holds(needs) {
             return Ok(());

@@ -72,6 +72,7 @@ impl MachineParts {
             buffer_type,
             ops: OpSet::all(),
             offload_min_batch: (!is_host).then_some(OFFLOAD_MIN_BATCH),
+            gpu: None,
             pools: vec![pool],
         })
     }

@@ -11,10 +11,11 @@ mod validate;
 
 pub use error::{MachineError, SpecError};
 pub use size::{SizeError, SizeFault, parse_size};
-pub use spec::DeviceSpec;
+pub use spec::{DeviceSpec, MAX_GPU_FIGURE};
 
 use crate::device_set::{self, DeviceSet, Mask, MaskTable};
 use crate::op_set::OpSet;
+use loadmaster_backends::cuda::GpuTarget;
 use loadmaster_graph::{Align, BufferTypeId, Bytes, DeviceId, IdVec, Op, PoolId, Tensor};
 use std::fmt;
 
@@ -84,6 +85,9 @@ pub struct Device {
     pub ops: OpSet,
     /// Smallest batch for which it takes an operation whose weights are in host memory (rule 1.2c). `None`: never.
     pub offload_min_batch: Option<u64>,
+    /// The GPU whose kernels will compute, if it is one: what they need beside operands depends on it. `None`: kernels
+    /// that need nothing of the device's memory, or a CUDA device that nobody described yet ([`Machine::gpu`]).
+    pub gpu: Option<GpuTarget>,
     /// Pools it holds bytes in: its own memory first, then those it stages copies through.
     pub pools: Vec<PoolId>,
 }
@@ -334,6 +338,21 @@ impl Machine {
     #[must_use]
     pub fn can_read(&self, reader: DeviceId, owner: DeviceId) -> bool {
         self.tables.readers.contains(owner.index(), reader)
+    }
+    /// The GPU whose kernels a device runs: as described, or assumed of a CUDA device that nobody described.
+    #[must_use]
+    pub fn gpu(&self, device: DeviceId) -> Option<GpuTarget> {
+        let device = self.device(device);
+        let is_cuda = matches!(device.driver, Driver::Cuda { .. });
+        device.gpu.or(is_cuda.then_some(GpuTarget::ASSUMED))
+    }
+    /// The machine with GPUs described as `found` says, by device; where that says nothing they stay as they are.
+    #[must_use]
+    pub fn with_gpus(mut self, found: impl IntoIterator<Item = Option<GpuTarget>>) -> Self {
+        for (device, found) in self.parts.devices.values_mut().zip(found) {
+            device.gpu = found.or(device.gpu);
+        }
+        self
     }
     /// Names of devices, for messages.
     pub(crate) fn names(&self, devices: impl Iterator<Item = DeviceId>) -> String {

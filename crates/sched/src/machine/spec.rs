@@ -4,11 +4,15 @@
 use super::build::MemorySpec;
 use super::{Driver, Machine, MachineParts, SpecError, parse_size};
 use crate::error::SchedError;
+use loadmaster_backends::cuda::GpuTarget;
 use loadmaster_graph::{Align, Bytes};
 use std::str::FromStr;
 
 const ALLOWED: &str = "allowed are cpu[:SIZE], sim:SIZE and cuda:N[:SIZE], each with ,name=NAME ,chunk=SIZE ,align=N \
-                       (and ,memory=SIZE for cuda)";
+                       (and ,memory=SIZE for cuda; ,arch=N,multiprocessors=N for a GPU that is planned for)";
+
+/// Largest architecture and number of multiprocessors of a description.
+pub const MAX_GPU_FIGURE: u32 = 9999;
 
 /// A device in short form.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,6 +27,27 @@ pub struct DeviceSpec {
     pub chunk: Option<Bytes>,
     /// The alignment; `None`: the usual one.
     pub align: Option<Align>,
+    /// The GPU whose kernels will compute; `None`: not known (of a CUDA device), or none.
+    pub gpu: Option<GpuTarget>,
+}
+
+/// A GPU of which one figure is given.
+#[derive(Clone, Copy, Default)]
+struct Gpu {
+    arch: Option<u32>,
+    multiprocessors: Option<u32>,
+}
+
+impl Gpu {
+    /// Both figures, or none. Errors: one of them.
+    fn target(self) -> Result<Option<GpuTarget>, String> {
+        match (self.arch, self.multiprocessors) {
+            (Some(arch), Some(multiprocessors)) => Ok(Some(GpuTarget::described(arch, multiprocessors))),
+            (None, None) => Ok(None),
+            _ => Err("a GPU is described by arch and multiprocessors together, such as arch=89,multiprocessors=128"
+                .to_owned()),
+        }
+    }
 }
 
 impl FromStr for DeviceSpec {
@@ -47,17 +72,24 @@ impl FromStr for DeviceSpec {
             ("cuda", None) => return Err(fault("a CUDA device needs its number, such as cuda:0".to_owned())),
             _ => return Err(fault(format!("`{kind}` is no kind of device; {ALLOWED}"))),
         };
-        let mut spec = Self { driver, name: None, memory, chunk: None, align: None };
+        let mut spec = Self { driver, name: None, memory, chunk: None, align: None, gpu: None };
+        let mut gpu = Gpu::default();
         for field in fields {
-            spec.set(field).map_err(fault)?;
+            spec.set(field, &mut gpu).map_err(fault)?;
         }
+        spec.gpu = gpu.target().map_err(fault)?;
         spec.check().map_err(fault)?;
         Ok(spec)
     }
 }
 
+fn count(key: &str, value: &str) -> Result<u32, String> {
+    let found = value.parse().ok().filter(|&n| n > 0 && n <= MAX_GPU_FIGURE);
+    found.ok_or_else(|| format!("{key}: `{value}` is no number from 1 to {MAX_GPU_FIGURE}"))
+}
+
 impl DeviceSpec {
-    fn set(&mut self, field: &str) -> Result<(), String> {
+    fn set(&mut self, field: &str, gpu: &mut Gpu) -> Result<(), String> {
         let (key, value) = field.split_once('=').ok_or(format!("`{field}` is no KEY=VALUE; {ALLOWED}"))?;
         let size = || parse_size(value).map_err(|e| format!("{key}: {e}"));
         let repeated = match key {
@@ -69,6 +101,10 @@ impl DeviceSpec {
             "align" => {
                 let align = value.parse().ok().and_then(Align::new);
                 self.align.replace(align.ok_or(format!("align: `{value}` is no power of two"))?).is_some()
+            }
+            "arch" if self.driver != Driver::Host => gpu.arch.replace(count(key, value)?).is_some(),
+            "multiprocessors" if self.driver != Driver::Host => {
+                gpu.multiprocessors.replace(count(key, value)?).is_some()
             }
             _ => return Err(format!("`{key}` is no option; {ALLOWED}")),
         };
@@ -114,7 +150,7 @@ impl Machine {
             if matches!(spec.driver, Driver::Cuda { .. }) && alike(specs) > 1 && spec.memory.is_none() {
                 return Err(fault("it is given twice: say how much memory each takes, such as cuda:0:8GiB").into());
             }
-            match (spec.driver, &spec.name) {
+            let id = match (spec.driver, &spec.name) {
                 (Driver::Host, name) => parts.push_host(name.as_deref().unwrap_or("CPU"), spec.layout()),
                 (driver, Some(name)) => parts.push_gpu(name.as_str(), driver, spec.layout()),
                 (Driver::Cuda { ordinal }, None) => {
@@ -126,6 +162,7 @@ impl Machine {
                 }
                 (Driver::Sim, None) => parts.push_gpu(format!("SIM{sims}"), spec.driver, spec.layout()),
             };
+            parts.devices[id].gpu = spec.gpu;
             sims += usize::from(spec.driver == Driver::Sim);
         }
         if specs.last().is_none_or(|s| s.driver != Driver::Host) {

@@ -56,11 +56,22 @@ impl Attention {
         Ok(Self { q, k, v, group: if nested { by_key.min(by_value) } else { 1 } })
     }
 
-    /// Into how many parts the keys go, so that all multiprocessors have work, and how many keys a part has.
+    /// Parts of the keys at most, so that all multiprocessors have work. No fewer keys have more.
+    fn most_splits(&self, blocks: u64, target: &Target) -> u64 {
+        let wanted = (2 * u64::from(target.multiprocessors)).div_ceil(blocks.max(1));
+        wanted.min(self.k.ne[1].div_ceil(SPLIT_KEYS)).clamp(1, MOST_SPLITS)
+    }
+
+    /// Blocks for so many queries of each of so many sequences, keys not split.
+    fn blocks(&self, queries: u64, batch: u64) -> u64 {
+        let pairs = queries.saturating_mul(self.group);
+        pairs.div_ceil(kernel(pairs).1).saturating_mul(self.q.ne[2] / self.group).saturating_mul(batch)
+    }
+
+    /// Into how many parts the keys go, and how many keys a part has.
     fn splits(&self, blocks: u64, target: &Target) -> (u64, u64) {
         let keys = self.k.ne[1];
-        let wanted = (2 * u64::from(target.multiprocessors)).div_ceil(blocks.max(1));
-        let splits = wanted.min(keys.div_ceil(SPLIT_KEYS)).clamp(1, MOST_SPLITS);
+        let splits = self.most_splits(blocks, target);
         let part = keys.div_ceil(splits).next_multiple_of(KEYS).max(KEYS);
         (keys.div_ceil(part).max(1), part)
     }
@@ -69,6 +80,22 @@ impl Attention {
     fn shared_floats(&self, columns: u64) -> u64 {
         columns * (self.q.ne[0].next_multiple_of(4) + KEYS + self.v.ne[0] + 3)
     }
+}
+
+/// Scratch memory that no node like this one exceeds which has no more queries in all, no more sequences and no more
+/// keys: fewer queries leave more multiprocessors to parts of the keys. A step for each number of queries of each number
+/// of sequences whose keys are split.
+pub(super) fn most_scratch(node: &Node<'_>, target: &Target) -> Result<u64, Unsupported> {
+    let it = Attention::new(node)?;
+    let queries = it.q.ne[1].saturating_mul(it.q.ne[3]);
+    let row = (node.dst().ne[0] + 2).saturating_mul(it.q.ne[2]).saturating_mul(4);
+    let mut most = 0;
+    for batch in 1..=it.q.ne[3] {
+        let split = (1..=queries / batch).map(|n| (n, it.most_splits(it.blocks(n, batch), target)));
+        let rows = split.take_while(|&(_, splits)| splits > 1).map(|(n, splits)| n * batch * splits).max();
+        most = most.max(rows.unwrap_or(0).saturating_mul(row));
+    }
+    Ok(most)
 }
 
 /// FLASH_ATTN_EXT. Words: scale, largest bias, soft cap.

@@ -15,7 +15,9 @@
 //! decoded weights.
 
 use super::build::{Build, scratch, source};
+use super::node::Node;
 use super::types::{Factor, Launches, Layout, LibraryRule, Matrix, Place, Product, Target, Work};
+use crate::error::Unsupported;
 use loadmaster_graph::{DType, contiguous_strides};
 use smallvec::SmallVec;
 
@@ -46,6 +48,30 @@ pub(super) fn product(w: &Layout, x: &Layout, dst: &Layout, target: &Target) -> 
         plan.decoded(w, &calls)?;
     }
     Some(Launches { list: plan.list, scratch_bytes: plan.scratch_bytes })
+}
+
+/// Scratch memory that no product like this one exceeds which has fewer columns of fewer sequences. One sequence may have
+/// the columns of all, and come here where a share of them each does not; else no smaller product needs more, and nothing is
+/// said here.
+pub(super) fn most_scratch(node: &Node<'_>, target: &Target) -> Result<u64, Unsupported> {
+    let (w, x) = (node.src(0)?, node.src(1)?);
+    let columns = x.ne[1].saturating_mul(x.ne[3]);
+    let Some(rule) = target.library.filter(|_| x.ne[3] > 1) else { return Ok(0) };
+    let Some(factor) = factor(w.dtype, columns, &rule, target.arch) else { return Ok(0) };
+    let mut plan = Plan { list: SmallVec::new(), scratch_bytes: rule.workspace, slice: rule.slice };
+    let packed = plan.fresh(dtype(factor), x.ne);
+    let decoded = if w.dtype == dtype(factor) {
+        packed
+    } else {
+        plan.fresh(dtype(factor), [w.ne[0], slice(&w, factor, rule.slice), 1, 1])
+    };
+    Ok(if packed.and(decoded).is_some() { plan.scratch_bytes } else { 0 })
+}
+
+/// Rows of quantized weights that are decoded at once.
+fn slice(w: &Layout, factor: Factor, bytes: u64) -> u64 {
+    let row = w.ne[0].saturating_mul(dtype(factor).block_size().get());
+    (bytes / row.max(1)).clamp(1, w.ne[1].max(1))
 }
 
 /// The type in which weights and activations meet; none: not here.
@@ -130,8 +156,7 @@ impl Plan {
             return None;
         }
         let wide = dtype(calls.factor);
-        let row = w.ne[0].checked_mul(wide.block_size().get())?;
-        let rows = (self.slice / row).clamp(1, w.ne[1]);
+        let rows = slice(w, calls.factor, self.slice);
         let space = self.fresh(wide, [w.ne[0], rows, 1, 1])?;
         for first in (0..w.ne[1]).step_by(usize::try_from(rows).ok()?) {
             let ne = [w.ne[0], rows.min(w.ne[1] - first), 1, 1];

@@ -13,7 +13,7 @@ const WORKSPACE: u64 = 1 << 20;
 
 fn target(arch: u32, floats_from: u64, quantized_from: u64) -> Target {
     let library = LibraryRule { floats_from, quantized_from, workspace: WORKSPACE, slice: 4096 };
-    Target { arch, multiprocessors: 108, shared_bytes: 100 << 10, library: Some(library) }
+    Target { arch, multiprocessors: 108, library: Some(library) }
 }
 
 fn layout(dtype: DType, ne: [u64; 4]) -> Layout {

@@ -59,6 +59,19 @@ pub(crate) fn launches(view: &NodeView<'_>, target: &Target) -> Result<Launches,
     }
 }
 
+/// Bytes of scratch memory of a node and of every node like it with fewer columns, sequences or keys: what
+/// [`workspace`](super::workspace()) tells plans.
+///
+/// An operation whose scratch memory may grow while its node gets smaller must have an arm of its own here.
+pub(crate) fn workspace(view: &NodeView<'_>, target: &Target) -> Result<u64, Unsupported> {
+    let own = launches(view, target)?.scratch_bytes;
+    match view.op {
+        Op::MulMat => Ok(own.max(library::most_scratch(&Node::new(view)?, target)?)),
+        Op::FlashAttnExt => Ok(own.max(attention::most_scratch(&Node::new(view)?, target)?)),
+        _ => Ok(own),
+    }
+}
+
 /// Which operands may share bytes with the result: the kernels keep the table of the CPU's.
 pub(crate) fn in_place() -> InPlaceTable {
     cpu::in_place()

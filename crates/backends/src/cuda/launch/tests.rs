@@ -79,7 +79,7 @@ fn every_node_of_the_golden_graphs_that_the_cpu_computes_has_launches_and_others
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/graphs");
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
-    let target = Target { arch: 80, multiprocessors: 108, shared_bytes: 100 << 10, library: None };
+    let target = Target { arch: 80, multiprocessors: 108, library: None };
     let mut launched = 0;
     for path in paths {
         let graph = GraphFile::read_path(&path).unwrap().graph;

@@ -72,30 +72,74 @@ pub(crate) struct NodeView<'a> {
     pub(crate) dst: Layout,
 }
 
-/// The GPU that a node is launched on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Target {
+/// The GPU that nodes are launched on: all that their launches depend on beside the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Target {
     /// Compute capability times ten: 80 is `sm_80`.
-    pub(crate) arch: u32,
+    pub arch: u32,
     /// Its multiprocessors.
-    pub(crate) multiprocessors: u32,
-    /// Bytes of shared memory that a block may ask for.
-    pub(crate) shared_bytes: u32,
+    pub multiprocessors: u32,
     /// Which products cuBLAS computes; none: it is not used.
-    pub(crate) library: Option<LibraryRule>,
+    pub library: Option<LibraryRule>,
 }
 
-/// Which products cuBLAS computes, and the memory that it does so in. See [`super::library`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LibraryRule {
+impl Target {
+    /// A GPU of which nothing is known: more multiprocessors than those that were sold as one by 2025, so that its kernels
+    /// need no less memory than theirs.
+    pub const ASSUMED: Self = Self::described(90, 192);
+
+    /// A GPU with cuBLAS beside it, if it is one that the library is used for.
+    #[must_use]
+    pub const fn described(arch: u32, multiprocessors: u32) -> Self {
+        Self { arch, multiprocessors, library: LibraryRule::usual(arch) }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let library = if self.library.is_some() { ", with cuBLAS" } else { "" };
+        write!(f, "sm_{} with {} multiprocessors{library}", self.arch, self.multiprocessors)
+    }
+}
+
+/// Which products cuBLAS computes, and the memory that it does so in. See `launch/library.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LibraryRule {
     /// Fewest columns with weights of a float type.
-    pub(crate) floats_from: u64,
+    pub floats_from: u64,
     /// Fewest columns with quantized weights.
-    pub(crate) quantized_from: u64,
+    pub quantized_from: u64,
     /// Bytes of scratch memory, from its first on, that are the library's while it computes.
-    pub(crate) workspace: u64,
+    pub workspace: u64,
     /// Most bytes of weights that are decoded at a time.
-    pub(crate) slice: u64,
+    pub slice: u64,
+}
+
+impl LibraryRule {
+    /// First architecture that the library is used for.
+    pub const LEAST_ARCH: u32 = 70;
+    /// Columns from which on a gain is expected with weights of a float type: our own kernels compute tiles of 64 from 17 on.
+    pub const FLOATS_FROM: u64 = 32;
+    /// The same with quantized weights: to decode them takes about as long as a product with 256 columns does.
+    pub const QUANTIZED_FROM: u64 = 512;
+    /// Decoded weights at a time: much for matrix units, little beside a model.
+    pub const SLICE: u64 = 64 << 20;
+
+    /// The rule where nobody asks for another, with the workspace that NVIDIA recommends; `None`: the library is not used
+    /// for such GPUs.
+    #[must_use]
+    pub const fn usual(arch: u32) -> Option<Self> {
+        if arch < Self::LEAST_ARCH {
+            return None;
+        }
+        let workspace = match arch {
+            90..120 => 32 << 20,
+            120.. => 12 << 20,
+            _ => 4 << 20,
+        };
+        let (floats_from, quantized_from, slice) = (Self::FLOATS_FROM, Self::QUANTIZED_FROM, Self::SLICE);
+        Some(Self { floats_from, quantized_from, workspace, slice })
+    }
 }
 
 /// What an [`LmTensor`]'s address points into.
