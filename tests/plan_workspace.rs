@@ -15,7 +15,7 @@ use loadmaster_backends::cuda::simulator::Simulator;
 use loadmaster_graph::{Bytes, DeviceId};
 use loadmaster_models::kv::{Batch, BatchToken, SequenceId, SequenceSet};
 use loadmaster_models::tokenizer::TokenId;
-use loadmaster_sched::exec::{ExecError, ScratchUse, described, open};
+use loadmaster_sched::exec::{ExecError, ScratchUse, SessionNeeds, described, open};
 use loadmaster_sched::{DeviceKind, Machine};
 use random_models::{Family, Random, Shape};
 use std::num::NonZeroUsize;
@@ -240,9 +240,10 @@ fn a_workspace_that_is_refused_names_device_pool_and_bytes_and_leaves_the_sessio
     let before = device_bytes(&simulator);
     let room = case.prepared.devices[gpu].total();
     let held = runtime.device(gpu).buffer_type().alloc_buffer(Bytes(room.get() - 100)).unwrap();
-    let needed = case.prepared.scratch.workspace_of(gpu);
-    assert!(case.prepared.scratch.iter().any(|(use_, _)| use_ == ScratchUse::Workspace { of: gpu }));
-    match session.reserve(&case.prepared.scratch).unwrap_err() {
+    let needed = case.prepared.session.scratch.workspace_of(gpu);
+    let needs = SessionNeeds { scratch: case.prepared.session.scratch.clone(), ..SessionNeeds::default() };
+    assert!(needs.scratch.iter().any(|(use_, _)| use_ == ScratchUse::Workspace { of: gpu }));
+    match session.reserve(&needs).unwrap_err() {
         ExecError::Workspace { device, pool, needed: told, available, .. } => {
             assert_eq!((&*device, &*pool, told, available), ("CUDA0", "CUDA0", needed, Some(Bytes(100))));
         }
@@ -250,7 +251,7 @@ fn a_workspace_that_is_refused_names_device_pool_and_bytes_and_leaves_the_sessio
     }
     assert_eq!(device_bytes(&simulator), before + room.get() - 100);
     drop(held);
-    session.reserve(&case.prepared.scratch).unwrap();
+    session.reserve(&needs).unwrap();
     assert_eq!(device_bytes(&simulator), before + needed.get());
     drop((session, runtime));
     assert_eq!((simulator.report(), simulator.live()), (String::new(), String::new()));

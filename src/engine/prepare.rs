@@ -9,7 +9,7 @@ use crate::placement::LayerDevices;
 use loadmaster_alloc::{AllocPlan, ArenaId, ArenaReport, BufferIds, GraphAllocator, report};
 use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, IdVec, PoolId, Tensor};
 use loadmaster_models::families::{BatchShape, KvLayout, ModelGraph};
-use loadmaster_sched::exec::{PathTable, Planned, ScheduleOptions, ScratchNeeds};
+use loadmaster_sched::exec::{PathTable, Planned, ScheduleOptions, ScratchNeeds, SessionNeeds};
 use loadmaster_sched::machine::PoolKind;
 use loadmaster_sched::{Cut, LowerOptions, Lowered, Machine, SchedError, SplitPlan, cut, paper_types, place_in};
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,8 +107,8 @@ pub struct Prepared {
     pub one: GraphSummary,
     /// What the peaks are made of.
     pub peaks: IdVec<DeviceId, Peak>,
-    /// What is taken beside arenas, weights and caches, use by use.
-    pub scratch: ScratchNeeds,
+    /// What is taken beside weights and caches, buffer by buffer.
+    pub session: SessionNeeds,
 }
 
 /// Prepares a model: places layers, weights and caches, and plans the graphs that memory is reserved for
@@ -337,8 +337,9 @@ impl<'a, 'p> Tally<'a, 'p> {
             need.layers = layers_of(&placed.layers, id);
         }
         let (layout, layers) = (placed.layout, placed.layers.clone());
-        let (weights, peaks, scratch) = (self.weights.clone(), self.peaks.clone(), self.scratch.clone());
-        Prepared { layout, layers, devices, weights, full, one, peaks, scratch }
+        let session = SessionNeeds { chunks: self.allocator.chunk_sizes(), scratch: self.scratch.clone() };
+        let (weights, peaks) = (self.weights.clone(), self.peaks.clone());
+        Prepared { layout, layers, devices, weights, full, one, peaks, session }
     }
 }
 

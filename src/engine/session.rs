@@ -104,11 +104,11 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Takes the compute memory of the largest graphs, and all that they need beside it at once.
+    /// Takes what the largest graphs need, all at once, and binds them.
     fn reserve(&mut self) -> Result<(), EngineError> {
         let (model, settings) = (Arc::clone(&self.model), Arc::clone(&self.settings));
         let runtime = Arc::clone(self.session.runtime());
-        self.session.reserve(&self.prepared.scratch)?;
+        self.session.reserve(&self.prepared.session)?;
         for shape in Placed::new(&model, runtime.machine(), &settings)?.reserved_shapes() {
             self.plan(shape)?;
         }

@@ -141,6 +141,23 @@ impl GraphAllocator {
         self.reservations.find_fitting(key, |structure, plan| mismatch(structure, plan, graph, arenas))
     }
 
+    /// Bytes of every chunk that is held, by arena.
+    #[must_use]
+    pub fn chunk_sizes(&self) -> IdVec<ArenaId, Vec<Bytes>> {
+        self.memory.chunk_sizes()
+    }
+
+    /// Takes memory before any graph is planned, so that plans which need no more than these chunks take none:
+    /// [`Self::chunk_sizes`] of an allocator that planned the same graphs over memory without bytes.
+    ///
+    /// Errors: [`AllocError::DriverOutOfMemory`]; nothing has changed then.
+    pub fn hold(&mut self, chunks: &IdVec<ArenaId, Vec<Bytes>>) -> Result<(), AllocError> {
+        if let Some(grown) = self.memory.held(chunks, &self.arenas)? {
+            self.memory = Arc::new(grown);
+        }
+        Ok(())
+    }
+
     /// Bytes that are held for an arena: zero for an id that shares its buffer type with an earlier one.
     #[must_use]
     pub fn buffer_size(&self, arena: ArenaId) -> Bytes {

@@ -51,27 +51,58 @@ impl Memory {
         plan: &AllocPlan,
         arenas: &Arenas,
     ) -> Result<Option<Self>, AllocError> {
-        let growths = self.growths(plan);
+        let growths = self.growths(&plan.chunks);
         if growths.is_empty() {
             return Ok(None);
         }
         check_capacity(&growths, graph, ids, plan, arenas)?;
+        self.with(&growths, arenas, |growth, refused| refusal(growth, refused, graph, plan, arenas)).map(Some)
+    }
+
+    /// Bytes of every chunk.
+    pub(crate) fn chunk_sizes(&self) -> IdVec<ArenaId, Vec<Bytes>> {
+        let sizes = |chunks: &Vec<Option<Arc<dyn Buffer>>>| {
+            chunks.iter().map(|chunk| chunk.as_ref().map_or(Bytes::ZERO, |b| b.size())).collect()
+        };
+        self.chunks.values().map(sizes).collect()
+    }
+
+    /// This memory with chunks of at least these sizes; `None` if they are. Takes new buffers and gives nothing back.
+    pub(crate) fn held(
+        &self,
+        chunks: &IdVec<ArenaId, Vec<Bytes>>,
+        arenas: &Arenas,
+    ) -> Result<Option<Self>, AllocError> {
+        let refusal = |growth: &Growth, refused| {
+            let &Growth { arena, chunk, .. } = growth;
+            AllocError::DriverOutOfMemory { arena, chunk, refused }
+        };
+        let growths = self.growths(chunks);
+        if growths.is_empty() { Ok(None) } else { self.with(&growths, arenas, refusal).map(Some) }
+    }
+
+    fn with(
+        &self,
+        growths: &[Growth],
+        arenas: &Arenas,
+        refusal: impl Fn(&Growth, Refused) -> AllocError,
+    ) -> Result<Self, AllocError> {
         let mut grown = self.clone();
-        for growth in &growths {
+        for growth in growths {
             let taken = arenas.buffer_type(growth.arena).alloc_buffer(growth.size);
-            let buffer = taken.map_err(|refused| refusal(growth, refused, graph, plan, arenas))?;
+            let buffer = taken.map_err(|refused| refusal(growth, refused))?;
             let chunks = &mut grown.chunks[growth.arena];
             if chunks.len() <= growth.chunk.index() {
                 chunks.resize(growth.chunk.index() + 1, None);
             }
             chunks[growth.chunk.index()] = Some(buffer);
         }
-        Ok(Some(grown))
+        Ok(grown)
     }
 
-    fn growths(&self, plan: &AllocPlan) -> Vec<Growth> {
+    fn growths(&self, chunks: &IdVec<ArenaId, Vec<Bytes>>) -> Vec<Growth> {
         let mut growths = Vec::new();
-        for (arena, needed) in plan.chunks.iter() {
+        for (arena, needed) in chunks.iter() {
             for (i, &size) in needed.iter().enumerate() {
                 let have = self.chunks[arena].get(i).and_then(Option::as_ref).map_or(Bytes::ZERO, |b| b.size());
                 if size > have {

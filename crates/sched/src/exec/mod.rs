@@ -38,4 +38,4 @@ pub use ranges::Span;
 pub use runtime::Runtime;
 pub use schedule::{Access, Action, Hop, Mode, Move, Queue, QueueId, Schedule, Step, StepId};
 pub use scratch::{ScratchNeed, ScratchNeeds, ScratchUse};
-pub use session::{PlanId, Resident, Session, SessionOptions, SessionStats};
+pub use session::{PlanId, Resident, Session, SessionNeeds, SessionOptions, SessionStats};

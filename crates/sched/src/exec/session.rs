@@ -58,6 +58,15 @@ impl SessionOptions {
     }
 }
 
+/// What the plans of a session need together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SessionNeeds {
+    /// Bytes of the chunks of every arena.
+    pub chunks: IdVec<ArenaId, Vec<Bytes>>,
+    /// What is needed beside arenas.
+    pub scratch: ScratchNeeds,
+}
+
 /// What is in memory before a graph runs, with the buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Resident<'a> {
@@ -163,11 +172,19 @@ impl Session {
         self.arenas.ids().map(|arena| self.allocator.buffer_size(arena)).collect()
     }
 
-    /// Takes the memory beside arenas that several plans need together, so that none of them takes any when it is bound.
+    /// Takes all memory that several plans need together, so that none of them takes any when it is bound and growing
+    /// never holds two buffers for one. What was bound is let go.
     ///
-    /// Errors: memory that is refused; nothing has changed then.
-    pub fn reserve(&mut self, needs: &ScratchNeeds) -> Result<(), ExecError> {
-        self.reserve_scratch(needs)
+    /// Errors: memory that is refused; the session is as it was then.
+    pub fn reserve(&mut self, needs: &SessionNeeds) -> Result<(), ExecError> {
+        let mut all = self.scratch_needs.clone();
+        all.raise_to(&needs.scratch);
+        let scratch = Scratch::take(&self.runtime, &all, &self.scratch)?;
+        let held = self.allocator.hold(&needs.chunks);
+        held.map_err(|e| ExecError::Planning(Box::new(SchedError::Alloc(e))))?;
+        self.forget_plans()?;
+        (self.scratch, self.scratch_needs) = (Arc::new(scratch), all);
+        Ok(())
     }
 
     /// The plan for a graph: a look-up if a graph of the same structure with the same memory is known, else it is planned,
