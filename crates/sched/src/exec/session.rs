@@ -180,8 +180,11 @@ impl Session {
         let mut all = self.scratch_needs.clone();
         all.raise_to(&needs.scratch);
         let scratch = Scratch::take(&self.runtime, &all, &self.scratch)?;
+        let before = self.arena_bytes();
         let held = self.allocator.hold(&needs.chunks);
         held.map_err(|e| ExecError::Planning(Box::new(SchedError::Alloc(e))))?;
+        self.tell_growth(&before, &self.arena_bytes());
+        self.stats.grown += 1;
         self.forget_plans()?;
         (self.scratch, self.scratch_needs) = (Arc::new(scratch), all);
         Ok(())
