@@ -62,12 +62,51 @@ extern "C" __global__ void lm_quantize(LmArgs a) {
     }
 }
 
-// Packed rows of any readable type into a float type, extents equal.
+// 32 floats into a packed row of a float type, 16 bytes at once where they lie for it.
+LM_DEVICE void lm_store_part(int type, LmByte* to, const float values[32]) {
+    if (!lm_aligned(to)) {
+        LM_UNROLL
+        for (int i = 0; i < 32; i++) lm_store(type, to + i * (type == LM_F32 ? 4 : 2), values[i]);
+    } else if (type == LM_F32) {
+        LM_UNROLL
+        for (int i = 0; i < 8; i++) {
+            LmWords words;
+            LM_UNROLL
+            for (int k = 0; k < 4; k++) words.w[k] = static_cast<int>(lm_bits(values[4 * i + k]));
+            reinterpret_cast<LmWords*>(to)[i] = words;
+        }
+    } else {
+        LM_UNROLL
+        for (int i = 0; i < 4; i++) {
+            LmWords words;
+            LM_UNROLL
+            for (int k = 0; k < 4; k++) {
+                float low = values[8 * i + 2 * k], high = values[8 * i + 2 * k + 1];
+                unsigned first = type == LM_F16 ? lm_float_to_half(low) : lm_float_to_bfloat(low);
+                unsigned second = type == LM_F16 ? lm_float_to_half(high) : lm_float_to_bfloat(high);
+                words.w[k] = static_cast<int>(first | second << 16);
+            }
+            reinterpret_cast<LmWords*>(to)[i] = words;
+        }
+    }
+}
+
+// Rows of blocks into packed rows of a float type, extents equal; a thread decodes 32 elements.
 extern "C" __global__ void lm_dequantize(LmArgs a) {
-    LmLong n = lm_count(a.dst);
+    LmLong parts = a.dst.ne[0] / 32, n = parts * lm_rows(a.dst);
+    int size = a.dst.type == LM_F32 ? 4 : 2;
     for (LmLong i = lm_first(); i < n; i += lm_step()) {
-        LmIndex at = lm_index(a.dst, i);
-        lm_store(a.dst.type, lm_at(a.dst, at), lm_read(a.src[0].type, lm_row_at(a.src[0], at), at.at[0]));
+        LmIndex at = lm_split(i, parts, a.dst.ne[1], a.dst.ne[2]);
+        const LmByte* from = lm_row_at(a.src[0], at);
+        float values[32];
+        switch (a.src[0].type) {
+#define LM_CASE(number, F) \
+    case number: lm_read_part<F>(from, at.at[0], values); break;
+            LM_FOR_BLOCKS(LM_CASE)
+#undef LM_CASE
+            default: continue;
+        }
+        lm_store_part(a.dst.type, lm_row_at(a.dst, at) + at.at[0] * 32 * size, values);
     }
 }
 

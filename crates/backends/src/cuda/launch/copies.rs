@@ -24,11 +24,21 @@ pub(super) fn copy(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let (src, dst) = align_extents(src, dst);
     node.require(src.ne == dst.ne, "a quantized tensor keeps its extents unless it is contiguous")?;
     node.require(dst.packed_rows() && src.packed_rows(), "rows must be packed")?;
-    let blocks = dst.elements() / dst.dtype.block_len();
-    let into_blocks = is_float(src.dtype);
-    node.require(into_blocks || can_dequantize(src.dtype), "there is no reader of the source's type")?;
-    let kernel = if into_blocks { "lm_quantize" } else { "lm_dequantize" };
-    Ok(Build::new("copy", kernel, &dst).source(0, &src).each(blocks).into())
+    if is_float(src.dtype) {
+        let blocks = dst.elements() / dst.dtype.block_len();
+        return Ok(Build::new("copy", "lm_quantize", &dst).source(0, &src).each(blocks).into());
+    }
+    node.require(can_dequantize(src.dtype), "there is no reader of the source's type")?;
+    node.require(is_float(dst.dtype), "blocks are decoded into floats only")?;
+    Ok(decode(&src, &dst).source(0, &src).into())
+}
+
+/// Elements that a thread decodes.
+const DECODED: u64 = 32;
+
+/// Rows of blocks into packed rows of a float type, the kernel's source 0 left open.
+pub(super) fn decode(src: &Layout, dst: &Layout) -> Build {
+    Build::new("copy", "lm_dequantize", dst).each(src.elements() / DECODED)
 }
 
 fn same_type(src: &Layout, dst: &Layout) -> Build {

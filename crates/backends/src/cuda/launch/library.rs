@@ -15,6 +15,7 @@
 //! decoded weights.
 
 use super::build::{Build, scratch, source};
+use super::copies;
 use super::node::Node;
 use super::types::{Factor, Launches, Layout, LibraryRule, Matrix, Place, Product, Target, Work};
 use crate::error::Unsupported;
@@ -162,8 +163,8 @@ impl Plan {
             let ne = [w.ne[0], rows.min(w.ne[1] - first), 1, 1];
             let from = Located { layout: Layout { ne, ..*w }, place: source(0) }.at([first, 0, 0]);
             let to = Located { layout: Layout { ne, ..space.layout }, place: space.place };
-            let decode = Build::new("copy", "lm_dequantize", &to.layout).dst_at(to.place);
-            self.list.push(decode.source_at(0, &from.layout, from.place).each(to.layout.elements()).done());
+            let decode = copies::decode(&from.layout, &to.layout).dst_at(to.place);
+            self.list.push(decode.source_at(0, &from.layout, from.place).done());
             calls.add(&mut self.list, &to, first)?;
         }
         Some(())
