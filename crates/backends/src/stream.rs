@@ -67,6 +67,11 @@ pub trait Stream: fmt::Debug + Send + Sync {
     fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<(), DeviceError>;
     /// Waits on the host until everything put in has finished or was skipped. Errors: the first failure.
     fn synchronize(&self) -> Result<(), DeviceError>;
+    /// What has gone wrong so far that events of this stream do not tell, without waiting. Devices whose events tell all
+    /// have nothing to add. Errors: as [`Stream::synchronize`].
+    fn check(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
     /// Waits like [`Stream::synchronize`], forgets the failure and makes the stream usable again. Errors: the device is
     /// lost.
     fn recover(&self) -> Result<(), DeviceError>;

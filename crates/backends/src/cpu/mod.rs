@@ -26,6 +26,5 @@ pub use dispatch::{compute, compute_many, supports};
 pub use error::{KernelError, SourceIndex, Types};
 pub use in_place::in_place;
 pub use isa::Isa;
-#[cfg(feature = "cuda")]
 pub(crate) use ops::softmax::Slopes;
 pub use tensor::{NodeArgs, TensorMut, TensorRef};

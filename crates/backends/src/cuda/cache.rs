@@ -1,12 +1,13 @@
 //! Compiled kernels on disk.
 //!
-//! Files stand in `ptx/` under [`CACHE_VARIABLE`], or else under `loadmaster` in the user's cache directory
-//! (`$XDG_CACHE_HOME`, `~/.cache`), and are named after what they were compiled from: source, headers, options,
-//! architecture, compiler. They are written under another name and renamed, so nobody sees half a file, and begin with a
+//! Files stand in `kernels/` under [`CACHE_VARIABLE`], or else under `loadmaster` in the user's cache directory
+//! (`$XDG_CACHE_HOME`, `~/.cache`), and are named after what they were compiled from: source, headers, options
+//! (form and architecture), compiler. They are written under another name and renamed, so nobody sees half a file, and begin with a
 //! checksum: what was damaged is compiled again. Nothing depends on the cache: where there is none, kernels are compiled
 //! every time.
 
 use super::nvrtc::{self, Header};
+use super::toolkit::Way;
 use loadmaster_graph::StructuralHasher;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +27,13 @@ pub(crate) struct Source<'a> {
     pub(crate) text: &'a str,
     /// What it may include.
     pub(crate) headers: &'a [Header],
-    /// Compute capability times ten.
-    pub(crate) arch: u32,
+    /// What it is compiled to.
+    pub(crate) way: Way,
 }
 
-/// The PTX of a source: from the cache, or compiled and put there. Errors: the compiler's.
-pub(crate) fn ptx(source: &Source<'_>) -> Result<String, String> {
-    let options = [format!("--gpu-architecture=compute_{}", source.arch), "--std=c++17".to_owned()];
+/// What a source is compiled to: from the cache, or compiled and put there. Errors: the compiler's.
+pub(crate) fn image(source: &Source<'_>) -> Result<Vec<u8>, String> {
+    let options = [source.way.option(), "--std=c++17".to_owned()];
     let version = nvrtc::version();
     let place = directory().map(|dir| dir.join(file_name(source, &options, version.as_ref().ok().copied())));
     if let Some(found) = place.as_deref().and_then(read) {
@@ -40,24 +41,24 @@ pub(crate) fn ptx(source: &Source<'_>) -> Result<String, String> {
     }
     version?;
     let file = format!("{}.cu", source.name);
-    let ptx = nvrtc::compile(&file, source.text, source.headers, &options)?;
-    if let Some(Err(error)) = place.as_deref().map(|place| write(place, &ptx)) {
+    let image = nvrtc::compile(&file, source.text, source.headers, &options, source.way.form)?;
+    if let Some(Err(error)) = place.as_deref().map(|place| write(place, &image)) {
         tracing::warn!(%error, "compiled kernels could not be kept");
     }
-    Ok(ptx)
+    Ok(image)
 }
 
 fn directory() -> Option<PathBuf> {
     let of = |variable: &str| env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from);
     let user = || of("XDG_CACHE_HOME").or_else(|| of("HOME").map(|home| home.join(".cache")));
-    of(CACHE_VARIABLE).or_else(|| user().map(|dir| dir.join("loadmaster"))).map(|dir| dir.join("ptx"))
+    of(CACHE_VARIABLE).or_else(|| user().map(|dir| dir.join("loadmaster"))).map(|dir| dir.join("kernels"))
 }
 
-fn hash(texts: &[&str]) -> String {
+fn hash(texts: &[&[u8]]) -> String {
     let mut hasher = StructuralHasher::new();
     for text in texts {
         hasher.word(text.len() as u64);
-        for chunk in text.as_bytes().chunks(8) {
+        for chunk in text.chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             hasher.word(u64::from_le_bytes(word));
@@ -68,20 +69,21 @@ fn hash(texts: &[&str]) -> String {
 
 fn file_name(source: &Source<'_>, options: &[String], version: Option<(i32, i32)>) -> String {
     let version = version.map_or("none".into(), |(major, minor)| format!("{major}.{minor}"));
-    let mut texts = vec![source.text, &version];
-    texts.extend(source.headers.iter().flat_map(|h| [h.0, h.1]));
-    texts.extend(options.iter().map(String::as_str));
-    format!("{}-sm{}-{}.ptx", source.name, source.arch, hash(&texts))
+    let mut texts = vec![source.text.as_bytes(), version.as_bytes()];
+    texts.extend(source.headers.iter().flat_map(|h| [h.0.as_bytes(), h.1.as_bytes()]));
+    texts.extend(options.iter().map(String::as_bytes));
+    format!("{}-sm{}-{}.{}", source.name, source.way.arch, hash(&texts), source.way.ending())
 }
 
 /// What stands in a file, if it is whole.
-fn read(place: &Path) -> Option<String> {
-    let text = fs::read_to_string(place).ok()?;
-    let (first, ptx) = text.split_once('\n')?;
-    (first.strip_prefix(MARK)? == hash(&[ptx])).then(|| ptx.to_owned())
+fn read(place: &Path) -> Option<Vec<u8>> {
+    let bytes = fs::read(place).ok()?;
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (first, image) = (bytes.get(..end)?, bytes.get(end + 1..)?);
+    (first.strip_prefix(MARK.as_bytes())? == hash(&[image]).as_bytes()).then(|| image.to_owned())
 }
 
-fn write(place: &Path, ptx: &str) -> std::io::Result<()> {
+fn write(place: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(dir) = place.parent() {
         fs::create_dir_all(dir)?;
     }
@@ -89,7 +91,8 @@ fn write(place: &Path, ptx: &str) -> std::io::Result<()> {
     static WRITES: AtomicU64 = AtomicU64::new(0);
     let number = WRITES.fetch_add(1, Ordering::Relaxed);
     let half = place.with_extension(format!("{}-{number}.new", process::id()));
-    fs::write(&half, format!("{MARK}{}\n{ptx}", hash(&[ptx])))?;
+    let first = format!("{MARK}{}\n", hash(&[image]));
+    fs::write(&half, [first.as_bytes(), image].concat())?;
     fs::rename(&half, place)
 }
 
@@ -97,14 +100,15 @@ fn write(place: &Path, ptx: &str) -> std::io::Result<()> {
 #[allow(clippy::unwrap_used, reason = "helpers of tests fail tests")]
 mod tests {
     use super::*;
+    use crate::cuda::toolkit::Form;
 
     #[test]
     fn a_damaged_file_of_the_cache_is_not_read() {
         let dir = env::temp_dir().join(format!("loadmaster-ptx-{}", process::id()));
         let place = dir.join("x.ptx");
         assert_eq!(read(&place), None);
-        write(&place, ".version 8.0\n.target sm_80\n").unwrap();
-        assert_eq!(read(&place).unwrap(), ".version 8.0\n.target sm_80\n");
+        write(&place, b".version 8.0\n.target sm_80\n").unwrap();
+        assert_eq!(read(&place).unwrap(), b".version 8.0\n.target sm_80\n");
         let whole = fs::read_to_string(&place).unwrap();
         for damaged in [&whole[..whole.len() - 1], &whole[1..], "", &whole.replace("8.0", "8.1")] {
             fs::write(&place, damaged).unwrap();
@@ -115,13 +119,15 @@ mod tests {
 
     #[test]
     fn whatever_a_compilation_depends_on_changes_the_name_of_its_file() {
-        let source = Source { name: "a", text: "x", headers: &[("h", "y")], arch: 80 };
+        let way = Way { form: Form::Ptx, arch: 80 };
+        let source = Source { name: "a", text: "x", headers: &[("h", "y")], way };
         let options = ["o".to_owned()];
         let name = file_name(&source, &options, Some((12, 9)));
         let others = [
             file_name(&Source { text: "z", ..source }, &options, Some((12, 9))),
             file_name(&Source { headers: &[("h", "z")], ..source }, &options, Some((12, 9))),
-            file_name(&Source { arch: 90, ..source }, &options, Some((12, 9))),
+            file_name(&Source { way: Way { arch: 90, ..way }, ..source }, &options, Some((12, 9))),
+            file_name(&Source { way: Way { form: Form::MachineCode, ..way }, ..source }, &options, Some((12, 9))),
             file_name(&source, &["p".to_owned()], Some((12, 9))),
             file_name(&source, &options, Some((12, 8))),
         ];
@@ -130,17 +136,22 @@ mod tests {
     }
 
     #[test]
-    fn every_source_compiles_where_the_compiler_is_and_a_bad_one_gets_its_words() {
+    fn every_part_of_the_sources_compiles_where_the_compiler_is_and_a_bad_one_gets_its_words() {
+        use crate::cuda::launch::sources::{HEADERS, SOURCES, part, text};
         if let Err(why) = nvrtc::version() {
             return println!("skipped: {why}");
         }
-        use crate::cuda::launch::sources::{HEADERS, SOURCES};
-        for (name, text) in SOURCES {
-            let options = ["--gpu-architecture=compute_80".to_owned(), "--std=c++17".to_owned()];
-            let ptx = nvrtc::compile(name, text, HEADERS, &options).unwrap();
+        let way = Way { form: Form::Ptx, arch: 80 };
+        let options = [way.option(), "--std=c++17".to_owned()];
+        for (name, whole) in SOURCES {
+            let text = text(part(name, "lm_any_q4_K")).unwrap();
+            assert!(text.len() <= whole.len());
+            let ptx = nvrtc::compile(name, &text, HEADERS, &options, Form::Ptx).unwrap();
+            let ptx = String::from_utf8(ptx).unwrap();
             assert!(ptx.contains(".entry lm_") && ptx.contains(".target sm_80"), "{name}");
+            assert!(!ptx.contains("q5_K"), "{name}");
         }
-        let why = nvrtc::compile("bad", "__global__ void f() { nonsense; }", &[], &[]).unwrap_err();
+        let why = nvrtc::compile("bad", "__global__ void f() { nonsense; }", &[], &[], Form::Ptx).unwrap_err();
         assert!(why.contains("nonsense"), "{why}");
     }
 }

@@ -10,9 +10,10 @@ use super::launch::types::Target;
 use super::memory::{CudaBuffer, CudaMemory, PinnedMemory};
 use super::probe::{self, GpuInfo};
 use super::products::{Chosen, Products};
-use super::program::CudaProgram;
+use super::program::{CudaProgram, Supply};
 use super::stream::CudaStream;
 use super::transfer::Transfer;
+use super::watch::Pages;
 use super::workspace::with_view;
 use crate::device::{Device, DeviceKind, MemoryInfo, OpShape, PeerAccess};
 use crate::error::{Call, DeviceError, Fault, Unsupported};
@@ -65,7 +66,7 @@ impl CudaOptions {
 
 /// A GPU, or a part of its memory.
 ///
-/// Locks: `scratch` and `transfer` are leaves, but `transfer` is held while the host waits for its copies.
+/// Locks: `scratch`, `transfer` and `words` are leaves, but `transfer` is held while the host waits for its copies.
 #[derive(Debug)]
 pub struct CudaDevice {
     core: Arc<Core>,
@@ -76,6 +77,7 @@ pub struct CudaDevice {
     /// of a device run one after another.
     scratch: Mutex<Option<Arc<CudaBuffer>>>,
     transfer: Mutex<Option<Transfer>>,
+    words: Pages,
 }
 
 impl CudaDevice {
@@ -104,7 +106,15 @@ impl CudaDevice {
         });
         let name = format!("{} pinned", core.name).into();
         let staging = Arc::new(PinnedMemory { core: Arc::clone(&core), name });
-        Ok(Self { core, info, memory, staging, scratch: Mutex::default(), transfer: Mutex::default() })
+        Ok(Self {
+            core,
+            info,
+            memory,
+            staging,
+            scratch: Mutex::default(),
+            transfer: Mutex::default(),
+            words: Pages::default(),
+        })
     }
 
     /// The GPU.
@@ -219,7 +229,9 @@ impl Device for CudaDevice {
     }
     fn compile(&self, program: Program) -> Result<Arc<dyn Compiled>, DeviceError> {
         self.core.alive(Call::Compile)?;
-        Ok(Arc::new(CudaProgram::new(&self.core, program, &|bytes| self.take_scratch(bytes))?))
+        let supply =
+            Supply { scratch: &|bytes| self.take_scratch(bytes), word: &|| self.words.take(self.staging.as_ref()) };
+        Ok(Arc::new(CudaProgram::new(&self.core, program, &supply)?))
     }
     fn upload(&self, to: &Region, bytes: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: the range was checked to lie in a buffer of this device; the caller of this method sees to it that

@@ -56,9 +56,13 @@ pub mod simulator;
 #[cfg(feature = "cuda")]
 mod stream;
 #[cfg(feature = "cuda")]
+mod toolkit;
+#[cfg(feature = "cuda")]
 mod transfer;
 #[cfg(feature = "cuda")]
 mod trial;
+#[cfg(feature = "cuda")]
+mod watch;
 mod workspace;
 
 #[cfg(feature = "cuda")]

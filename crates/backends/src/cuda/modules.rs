@@ -1,13 +1,21 @@
-//! Kernels that are loaded into a context, each source at its first use.
+//! Kernels that are loaded into a context: each part of a source at its first use.
+//!
+//! All parts that a program needs are compiled at once, by as many threads as there are processors. What the driver
+//! refuses in one form is compiled to the next (module `toolkit`); the form that it took is taken from then on.
 
 use super::cache::{self, Source};
+use super::code::Code;
 use super::context::Context;
-use super::launch::sources::{HEADERS, SOURCES};
+use super::launch::sources::{self, HEADERS, Part};
 use super::launch::types::Launch;
+use super::nvrtc;
+use super::toolkit::{Form, Toolkit, Way, refuses_image};
 use crate::error::Fault;
 use cudarc::driver::sys::{CUfunction, CUmodule};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_int};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// Dynamic shared memory that a kernel may have unasked.
 const SHARED_UNASKED: u32 = 48 << 10;
@@ -33,8 +41,10 @@ impl Function {
 /// The modules of a context.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
-    loaded: BTreeMap<&'static str, CUmodule>,
+    loaded: BTreeMap<Part, CUmodule>,
     functions: BTreeMap<(&'static str, &'static str), Known>,
+    /// Ways that the driver refused, with its words. The next one is tried.
+    refused: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -44,12 +54,14 @@ struct Known {
 }
 
 impl Modules {
-    /// The kernel of a launch: found, or its source compiled and loaded. Errors: what the compiler or the driver says.
+    /// The kernel of a launch: found, or its part compiled and loaded. Errors: what the compiler or the driver says.
     pub(crate) fn function(&mut self, context: &Context, launch: &Launch, arch: u32) -> Result<Function, Fault> {
         let key = (launch.source, launch.kernel);
         if !self.functions.contains_key(&key) {
-            let module = self.module(context, launch.source, arch)?;
-            let function = find(context, module, launch)?;
+            let part = sources::part(launch.source, launch.kernel);
+            self.load(context, &BTreeSet::from([part]), arch).map_err(|(_, fault)| fault)?;
+            let module = self.loaded.get(&part).ok_or_else(|| unknown(launch.source, "it was not loaded"))?;
+            let function = find(context, *module, launch)?;
             self.functions.insert(key, Known { function, shared_bytes: SHARED_UNASKED });
         }
         let known = self.functions.get_mut(&key).ok_or_else(|| unknown(launch.source, "it has no kernels"))?;
@@ -69,30 +81,109 @@ impl Modules {
         std::mem::take(&mut self.loaded).into_values().collect()
     }
 
-    /// A source's module: found, or compiled and loaded. Errors: as [`Self::function`].
-    pub(crate) fn module(&mut self, context: &Context, source: &'static str, arch: u32) -> Result<CUmodule, Fault> {
-        if let Some(module) = self.loaded.get(source) {
-            return Ok(*module);
+    /// Compiles parts that are not loaded, side by side, and loads them. Errors: the part, and what the compiler or the
+    /// driver says of it.
+    pub(crate) fn load(&mut self, context: &Context, parts: &BTreeSet<Part>, arch: u32) -> Result<(), (Part, Fault)> {
+        loop {
+            let missing: Vec<Part> = parts.iter().filter(|part| !self.loaded.contains_key(part)).copied().collect();
+            let Some(&first) = missing.first() else { return Ok(()) };
+            let way = self.way(context, arch).map_err(|why| (first, unknown(first.source, &why)))?;
+            let images = images(context, &missing, way);
+            for (part, image) in missing.into_iter().zip(images) {
+                let image = image.map_err(|why| (part, unknown(part.source, &why)))?;
+                if !self.load_one(context, part, &image, way).map_err(|fault| (part, fault))? {
+                    break;
+                }
+            }
         }
-        let image = image(context, source, arch)?;
+    }
+
+    /// What is compiled to. Errors: nothing is left that the driver has not refused.
+    fn way(&self, context: &Context, arch: u32) -> Result<Way, String> {
+        let toolkit = toolkit(context)?;
+        let ways = toolkit.ways(arch)?;
+        ways.get(self.refused.len()).copied().ok_or_else(|| {
+            let (major, minor) = super::probe::version(context.driver());
+            let refused = self.refused.join(", ");
+            format!(
+                "the driver, of CUDA {major}.{minor}, takes nothing that {} makes ({refused}); update the driver, or set {} to \
+                 an NVRTC of CUDA {major}.{minor}",
+                toolkit.name,
+                nvrtc::NVRTC_VARIABLE
+            )
+        })
+    }
+
+    /// Whether the driver took an image. Errors: the driver's, but that it cannot use the image.
+    fn load_one(&mut self, context: &Context, part: Part, image: &[u8], way: Way) -> Result<bool, Fault> {
         let mut module: CUmodule = std::ptr::null_mut();
-        // SAFETY: the pointer is to a handle; the image ends with a zero byte, as texts for the driver must.
-        context.call(|driver| unsafe { driver.module_load(&raw mut module, image.as_ptr().cast()) })?;
-        self.loaded.insert(source, module);
-        Ok(module)
+        context.alive()?;
+        // SAFETY: the pointer is to a handle; an image of the compiler's ends as its format says, a text with a zero byte.
+        match context.try_call(|driver| unsafe { driver.module_load(&raw mut module, image.as_ptr().cast()) }) {
+            Ok(()) => {
+                self.loaded.insert(part, module);
+                Ok(true)
+            }
+            Err(code) if refuses_image(code) => {
+                self.refuse(context, way, code);
+                Ok(false)
+            }
+            Err(code) => Err(context.fault(code)),
+        }
+    }
+
+    fn refuse(&mut self, context: &Context, way: Way, code: Code) {
+        let words = format!("{way}: {} {}", code.0, context.driver().words(code));
+        tracing::warn!(gpu = context.ordinal(), %words, "the driver refuses kernels");
+        self.refused.push(words);
     }
 }
 
-/// What the driver loads: PTX, or the source's name for the stand-in, which has the kernels in itself.
-fn image(context: &Context, source: &'static str, arch: u32) -> Result<CString, Fault> {
-    let text = if context.driver().is_simulator() {
-        format!("loadmaster-cudasim:{source}")
-    } else {
-        let found = SOURCES.iter().find(|s| s.0 == source);
-        let (name, text) = found.copied().ok_or_else(|| unknown(source, "it is not in this program"))?;
-        cache::ptx(&Source { name, text, headers: HEADERS, arch }).map_err(|why| unknown(source, &why))?
+/// What compiles for a context. Errors: nothing does.
+fn toolkit(context: &Context) -> Result<Toolkit, String> {
+    if context.driver().is_simulator() {
+        return Ok(Toolkit { name: "the stand-in".into(), archs: None, machine_code: true });
+    }
+    nvrtc::toolkit()
+}
+
+/// What the driver loads, for each part: compiled, or the source's name for the stand-in, which has the kernels in itself.
+fn images(context: &Context, parts: &[Part], way: Way) -> Vec<Result<Vec<u8>, String>> {
+    if context.driver().is_simulator() {
+        return parts.iter().map(|part| Ok(format!("loadmaster-cudasim:{}\0", part.source).into_bytes())).collect();
+    }
+    compile(parts, way)
+}
+
+/// Compiles parts, or finds them in the cache, by as many threads as there are processors. In the order of the parts.
+pub(crate) fn compile(parts: &[Part], way: Way) -> Vec<Result<Vec<u8>, String>> {
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mine = std::iter::from_fn(|| {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            parts.get(i).map(|part| (i, compile_one(*part, way)))
+        });
+        mine.collect::<Vec<_>>()
     };
-    CString::new(text).map_err(|e| unknown(source, &e.to_string()))
+    let mut made: Vec<(usize, Result<Vec<u8>, String>)> = thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let rest = helpers.into_iter().flat_map(|helper| helper.join().unwrap_or_default());
+        own.into_iter().chain(rest).collect()
+    });
+    made.sort_by_key(|(i, _)| *i);
+    made.into_iter().map(|(_, image)| image).collect()
+}
+
+fn compile_one(part: Part, way: Way) -> Result<Vec<u8>, String> {
+    let text = sources::text(part).ok_or("it is not in this program")?;
+    let name = part.to_string();
+    let mut image = cache::image(&Source { name: &name, text: &text, headers: HEADERS, way })?;
+    if way.form == Form::Ptx {
+        image.push(0);
+    }
+    Ok(image)
 }
 
 fn find(context: &Context, module: CUmodule, launch: &Launch) -> Result<Function, Fault> {

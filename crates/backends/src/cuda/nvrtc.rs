@@ -1,5 +1,6 @@
 //! NVIDIA's compiler for kernels: a library that is found at run time and needs no GPU.
 
+use super::toolkit::{Form, Toolkit};
 use cudarc::nvrtc::sys;
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -11,6 +12,8 @@ use std::sync::OnceLock;
 pub const NVRTC_VARIABLE: &str = "LOADMASTER_NVRTC";
 
 type Program = *mut c_void;
+type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
+type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
 /// The functions of NVRTC that are used.
 struct Compiler {
@@ -26,11 +29,15 @@ struct Compiler {
         *const *const c_char,
     ) -> c_int,
     compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
-    log_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-    log: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    ptx_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-    ptx: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    log_size: Size,
+    log: Get,
+    ptx_size: Size,
+    ptx: Get,
     destroy: unsafe extern "C" fn(*mut Program) -> c_int,
+    /// Since version 11.1.
+    machine_code: Option<(Size, Get)>,
+    /// Since version 11.2: how many architectures, and which.
+    archs: Option<(unsafe extern "C" fn(*mut c_int) -> c_int, unsafe extern "C" fn(*mut c_int) -> c_int)>,
 }
 
 /// A file that sources may include: its name and its text.
@@ -95,6 +102,10 @@ impl Compiler {
                 ptx_size: find(library, "nvrtcGetPTXSize")?,
                 ptx: find(library, "nvrtcGetPTX")?,
                 destroy: find(library, "nvrtcDestroyProgram")?,
+                machine_code: find(library, "nvrtcGetCUBINSize").ok().zip(find(library, "nvrtcGetCUBIN").ok()),
+                archs: find(library, "nvrtcGetNumSupportedArchs")
+                    .ok()
+                    .zip(find(library, "nvrtcGetSupportedArchs").ok()),
             })
         }
     }
@@ -108,21 +119,36 @@ impl Compiler {
         Err(text.to_string_lossy().into_owned())
     }
 
-    /// A text of a program: its length with the end mark, and then its bytes.
-    fn text(
-        &self,
-        program: Program,
-        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-        get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    ) -> Result<String, String> {
+    /// What a program has: its length, and then its bytes.
+    fn bytes(&self, program: Program, (size, get): (Size, Get)) -> Result<Vec<u8>, String> {
         let mut len = 0;
         // SAFETY: the program lives and the pointer is to a number.
         self.check(unsafe { size(program, &raw mut len) })?;
         let mut bytes = vec![0u8; len.max(1)];
         // SAFETY: NVRTC writes as many bytes as it said.
         self.check(unsafe { get(program, bytes.as_mut_ptr().cast()) })?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+
+    /// A text of a program, without the zero byte at its end.
+    fn text(&self, program: Program, of: (Size, Get)) -> Result<Vec<u8>, String> {
+        let mut bytes = self.bytes(program, of)?;
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-        Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        bytes.truncate(end);
+        Ok(bytes)
+    }
+
+    /// Architectures that it compiles for, if it says.
+    fn archs(&self) -> Option<Vec<u32>> {
+        let (count, list) = self.archs?;
+        let mut found = 0;
+        // SAFETY: the pointer is to an int.
+        self.check(unsafe { count(&raw mut found) }).ok()?;
+        let mut archs = vec![0; usize::try_from(found).ok()?];
+        // SAFETY: NVRTC writes as many ints as it said.
+        self.check(unsafe { list(archs.as_mut_ptr()) }).ok()?;
+        archs.into_iter().map(|arch: c_int| u32::try_from(arch).ok()).collect()
     }
 }
 
@@ -151,8 +177,22 @@ pub(crate) fn version() -> Result<(i32, i32), String> {
     Ok((major, minor))
 }
 
-/// Compiles a source to PTX. Errors: there is no compiler, or what it says, its log included.
-pub(crate) fn compile(name: &str, text: &str, headers: &[Header], options: &[String]) -> Result<String, String> {
+/// What the compiler can do. Errors: there is none.
+pub(crate) fn toolkit() -> Result<Toolkit, String> {
+    let compiler = Compiler::get()?;
+    let (major, minor) = version()?;
+    let machine_code = compiler.machine_code.is_some();
+    Ok(Toolkit { name: format!("NVRTC {major}.{minor}"), archs: compiler.archs(), machine_code })
+}
+
+/// Compiles a source, to PTX without a zero byte at its end or to machine code. Errors: there is no compiler, or what it says, its log included.
+pub(crate) fn compile(
+    name: &str,
+    text: &str,
+    headers: &[Header],
+    options: &[String],
+    form: Form,
+) -> Result<Vec<u8>, String> {
     let compiler = Compiler::get()?;
     let c = |s: &str| CString::new(s).map_err(|e| e.to_string());
     let (name, text) = (c(name)?, c(text)?);
@@ -171,10 +211,14 @@ pub(crate) fn compile(name: &str, text: &str, headers: &[Header], options: &[Str
     // SAFETY: the program was just made; the list has the length that is given.
     let compiled = compiler.check(unsafe { (compiler.compile)(program, flags.len() as c_int, flags.as_ptr()) });
     let outcome = match compiled {
-        Ok(()) => compiler.text(program, compiler.ptx_size, compiler.ptx),
+        Ok(()) if form == Form::Ptx => compiler.text(program, (compiler.ptx_size, compiler.ptx)),
+        Ok(()) => compiler.machine_code.map_or_else(
+            || Err("this NVRTC makes no machine code".into()),
+            |functions| compiler.bytes(program, functions),
+        ),
         Err(why) => {
-            let log = compiler.text(program, compiler.log_size, compiler.log).unwrap_or_default();
-            Err(format!("{why}: {}", log.trim()))
+            let log = compiler.text(program, (compiler.log_size, compiler.log)).unwrap_or_default();
+            Err(format!("{why}: {}", String::from_utf8_lossy(&log).trim()))
         }
     };
     // SAFETY: made above, destroyed once.

@@ -84,6 +84,7 @@ impl HostKernels {
         let target = Target { arch, multiprocessors: 4, library: None };
         let launches = launches(&view, &target).map_err(|e| e.to_string())?;
         // Scratch memory holds anything before.
+        let mut word = 0u64;
         let mut scratch = vec![u128::MAX; (launches.scratch_bytes as usize).div_ceil(16)];
         let mut address = |place: Place| match place.base {
             Base::Absent => 0,
@@ -91,6 +92,7 @@ impl HostKernels {
             Base::Source(i) => {
                 src.get(usize::from(i)).copied().flatten().map_or(0, |s| s.data.addr() as u64 + place.offset)
             }
+            Base::Watch => (&raw mut word).addr() as u64,
             Base::Scratch => scratch.as_mut_ptr().addr() as u64 + place.offset,
         };
         let run = |work: &Work| {

@@ -56,11 +56,16 @@ pub struct DriverInfo {
 /// The driver, if there is one. Errors: why there is none.
 pub fn driver() -> Result<DriverInfo, NoDriver> {
     let driver = Driver::get()?;
+    Ok(DriverInfo { version: version(driver), is_simulator: driver.is_simulator() })
+}
+
+/// Version of CUDA that a driver is of, major and minor; zeros if it does not say.
+pub(crate) fn version(driver: &Driver) -> (u32, u32) {
     let mut version = 0;
     // SAFETY: the pointer is to an int.
     let known = unsafe { driver.driver_version(&raw mut version) }.is_ok();
     let version = if known { unsigned(version) } else { 0 };
-    Ok(DriverInfo { version: (version / 1000, version % 1000 / 10), is_simulator: driver.is_simulator() })
+    (version / 1000, version % 1000 / 10)
 }
 
 /// What the launches of kernels depend on, of the driver's GPU of that number, for a device that is opened as usual. No

@@ -2,12 +2,15 @@
 
 use super::core::{Core, ScratchUser};
 use super::handles::RawStream;
-use super::launch::types::{Base, Launch, LmArgs, LmTensor, NodeView, Place, Product, Work};
-use super::launch::{self};
+use super::launch::types::{
+    Base, Launch, Launches, Layout, LmArgs, LmTensor, NODE_CODE, NodeView, Place, Product, WATCH_SOURCE, Work,
+};
+use super::launch::{self, sources};
 use super::memory::CudaBuffer;
 use super::modules::Function;
 use super::products::{Entered, ReadyProduct};
 use super::replay::Replays;
+use super::watch::{self, Indexed, Watch, Word};
 use crate::error::{Call, DeviceError, Fault};
 use crate::program::{Command, Compiled, Operand, Program, Workspace, computes};
 use crate::stats::Counters;
@@ -16,6 +19,7 @@ use loadmaster_graph::{Bytes, TensorId};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,6 +35,7 @@ pub(crate) struct CudaProgram {
     scratch: Option<Arc<dyn Buffer>>,
     /// Its address.
     scratch_at: u64,
+    watch: Option<Arc<Watch>>,
     replays: Mutex<Replays>,
 }
 
@@ -73,6 +78,9 @@ struct Addresses {
     dst: u64,
     src: SmallVec<[u64; 8]>,
     scratch: u64,
+    watch: u64,
+    /// The node's number in the word there.
+    code: u32,
 }
 
 impl Addresses {
@@ -82,17 +90,23 @@ impl Addresses {
             Base::Dst => self.dst,
             Base::Source(i) => *self.src.get(usize::from(i))?,
             Base::Scratch => self.scratch,
+            Base::Watch => self.watch,
         };
         base.checked_add(place.offset)
     }
 }
 
-/// Where a device takes scratch memory of a number of bytes from.
-pub(crate) type TakeScratch<'a> = &'a dyn Fn(Bytes) -> Result<Arc<CudaBuffer>, Fault>;
+/// What a program takes of its device.
+pub(crate) struct Supply<'a> {
+    /// Scratch memory of at least so many bytes.
+    pub(crate) scratch: &'a dyn Fn(Bytes) -> Result<Arc<CudaBuffer>, Fault>,
+    /// A word in which kernels note an index that names no row.
+    pub(crate) word: &'a dyn Fn() -> Result<Word, Fault>,
+}
 
 impl CudaProgram {
     /// Checks a program, finds its kernels and resolves its operands. Errors name the tensor.
-    pub(crate) fn new(core: &Arc<Core>, program: Program, scratch: TakeScratch<'_>) -> Result<Self, DeviceError> {
+    pub(crate) fn new(core: &Arc<Core>, program: Program, supply: &Supply<'_>) -> Result<Self, DeviceError> {
         let failed = |tensor, fault| core.error(Call::Compile, tensor, fault);
         program.check(&launch::in_place()).map_err(|(tensor, fault)| failed(Some(tensor), fault))?;
         let mut plans = Vec::with_capacity(program.commands().len());
@@ -102,28 +116,47 @@ impl CudaProgram {
             scratch_bytes = scratch_bytes.max(plan.scratch_bytes);
             plans.push(plan);
         }
-        let taken = (scratch_bytes > 0).then(|| workspace(core, &program, Bytes(scratch_bytes), scratch)).transpose();
+        let taken =
+            (scratch_bytes > 0).then(|| workspace(core, &program, Bytes(scratch_bytes), supply.scratch)).transpose();
         let scratch = taken.map_err(|fault| failed(None, fault))?;
         let scratch_at =
             scratch.as_ref().map_or(Ok(0), |buffer| address_in(core, buffer, Bytes::ZERO, Bytes(scratch_bytes)));
         let scratch_at = scratch_at.map_err(|fault| failed(None, fault))?;
+        let watch = watch(&program, &plans, supply).map_err(|fault| failed(None, fault))?;
+        load(core, &program, &plans)?;
         let (mut work, mut of_command) = (Vec::new(), Vec::with_capacity(plans.len()));
-        for (command, plan) in program.commands().iter().zip(plans) {
+        for (code, (command, plan)) in (1..).zip(program.commands().iter().zip(plans)) {
             let first = work.len();
             let named = |fault| failed(Some(command.tensor), fault);
             let addresses = addresses(core, &program, command, scratch_at).map_err(named)?;
+            let watch = watch.as_ref().map_or(Ok(0), |watch| watch.address()).map_err(named)?;
+            let addresses = Addresses { watch, code, ..addresses };
             for one in plan.list {
                 work.push(ready(core, one, &addresses).map_err(named)?);
             }
             of_command.push(first..work.len());
         }
         Counters::add(&core.counters.compiled, 1);
-        Ok(Self { core: Arc::clone(core), program, work, of_command, scratch, scratch_at, replays: Mutex::default() })
+        Ok(Self {
+            core: Arc::clone(core),
+            program,
+            work,
+            of_command,
+            scratch,
+            scratch_at,
+            watch,
+            replays: Mutex::default(),
+        })
     }
 
     /// The device that it was compiled for.
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
+    }
+
+    /// What its kernels note, if any look at indices.
+    pub(crate) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.as_ref()
     }
 
     /// Puts the kernels of some commands into a stream. Errors: the tensor whose kernel could not be put in, and why.
@@ -182,13 +215,48 @@ impl CudaProgram {
     }
 }
 
-fn plan(core: &Core, program: &Program, command: &Command) -> Result<launch::types::Launches, Fault> {
-    if !computes(command.op) || command.dst.elements() == 0 {
-        return Ok(launch::types::Launches::default());
+/// The word for a program's nodes that look at indices, if there are any.
+fn watch(program: &Program, plans: &[Launches], supply: &Supply<'_>) -> Result<Option<Arc<Watch>>, Fault> {
+    let looks = |plan: &Launches| plan.kernels().any(|launch| launch.src[WATCH_SOURCE].base == Base::Watch);
+    let watched = (1..).zip(program.commands().iter().zip(plans)).filter(|(_, (_, plan))| looks(plan));
+    let node = |(code, (command, _)): (u32, (&Command, &Launches))| {
+        let src = layouts(program, command);
+        let (operand, rows) = watch::indices(&view(command, &src))?;
+        Some(Indexed { code, tensor: command.tensor, op: command.op, operand, rows })
+    };
+    let nodes: Vec<_> = watched.filter_map(node).collect();
+    if nodes.is_empty() {
+        return Ok(None);
     }
-    let src: SmallVec<[_; 8]> = program.sources(command).iter().map(|s| s.as_ref().map(Into::into)).collect();
-    let node = NodeView { op: command.op, params: &command.params, src: &src, dst: (&command.dst).into() };
-    launch::launches(&node, &core.target).map_err(|e| Fault::Unsupported { op: command.op, why: e.why })
+    Ok(Some(Arc::new(Watch::new((supply.word)()?, nodes))))
+}
+
+/// Loads all kernels of a program that are not loaded. Errors name a tensor that needs what could not be had.
+fn load(core: &Core, program: &Program, plans: &[Launches]) -> Result<(), DeviceError> {
+    let part = |launch: &Launch| sources::part(launch.source, launch.kernel);
+    let parts: BTreeSet<_> = plans.iter().flat_map(Launches::kernels).map(part).collect();
+    let loaded = core.context.modules().load(&core.context, &parts, core.target.arch);
+    loaded.map_err(|(missing, fault)| {
+        let needs = |plan: &Launches| plan.kernels().any(|launch| part(launch) == missing);
+        let command = plans.iter().position(needs).and_then(|at| program.commands().get(at));
+        core.error(Call::Compile, command.map(|command| command.tensor), fault)
+    })
+}
+
+fn layouts(program: &Program, command: &Command) -> SmallVec<[Option<Layout>; 8]> {
+    program.sources(command).iter().map(|s| s.as_ref().map(Into::into)).collect()
+}
+
+fn view<'a>(command: &'a Command, src: &'a [Option<Layout>]) -> NodeView<'a> {
+    NodeView { op: command.op, params: &command.params, src, dst: (&command.dst).into() }
+}
+
+fn plan(core: &Core, program: &Program, command: &Command) -> Result<Launches, Fault> {
+    if !computes(command.op) || command.dst.elements() == 0 {
+        return Ok(Launches::default());
+    }
+    let src = layouts(program, command);
+    launch::launches(&view(command, &src), &core.target).map_err(|e| Fault::Unsupported { op: command.op, why: e.why })
 }
 
 /// The program's own workspace, or the device's where the program leaves it to the device. Errors: less than is needed.
@@ -196,7 +264,7 @@ fn workspace(
     core: &Core,
     program: &Program,
     needed: Bytes,
-    of_device: TakeScratch<'_>,
+    of_device: &dyn Fn(Bytes) -> Result<Arc<CudaBuffer>, Fault>,
 ) -> Result<Arc<dyn Buffer>, Fault> {
     let given = match program.workspace() {
         Workspace::OfDevice => return of_device(needed).map(|buffer| buffer as Arc<dyn Buffer>),
@@ -210,7 +278,7 @@ fn workspace(
 fn addresses(core: &Arc<Core>, program: &Program, command: &Command, scratch: u64) -> Result<Addresses, Fault> {
     let address = |operand: &Operand| address(core, program, operand);
     let src = program.sources(command).iter().map(|s| s.as_ref().map_or(Ok(0), address));
-    Ok(Addresses { dst: address(&command.dst)?, src: src.collect::<Result<_, _>>()?, scratch })
+    Ok(Addresses { watch: 0, code: 0, dst: address(&command.dst)?, src: src.collect::<Result<_, _>>()?, scratch })
 }
 
 fn address(core: &Arc<Core>, program: &Program, operand: &Operand) -> Result<u64, Fault> {
@@ -250,6 +318,9 @@ fn ready_kernel(core: &Core, launch: Launch, addresses: &Addresses) -> Result<Re
     };
     set(&mut args.dst, launch.dst)?;
     args.src.iter_mut().zip(launch.src).try_for_each(|(tensor, place)| set(tensor, place))?;
+    if launch.src[WATCH_SOURCE].base == Base::Watch {
+        args.l[NODE_CODE] = addresses.code.into();
+    }
     Ok(ReadyKernel { function, grid, block, shared_bytes, args })
 }
 

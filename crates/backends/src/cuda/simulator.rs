@@ -5,8 +5,9 @@
 
 use super::context::Context;
 use super::driver::{Driver, NoDriver};
-use super::launch::sources::SOURCES;
+use super::launch::sources::{SOURCES, part};
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 
@@ -90,7 +91,7 @@ impl Simulator {
     fn has_kernels(&self) -> bool {
         let Some(&(source, _)) = SOURCES.first() else { return false };
         let Ok(context) = Context::open(self.driver, 0) else { return false };
-        context.modules().module(&context, source, 0).is_ok()
+        context.modules().load(&context, &BTreeSet::from([part(source, "")]), 0).is_ok()
     }
 
     fn configure(&self, config: &str) -> Result<(), NoSimulator> {

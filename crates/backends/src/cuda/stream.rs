@@ -2,7 +2,8 @@
 //!
 //! A call that the driver refuses stops the stream, as the contract says: what follows is skipped, events recorded there
 //! are failed, until the stream recovers. A wait for an event of another backend is made by the calling thread: the
-//! driver cannot wait for it. Whoever follows the execution protocol has put what that event waits for into its queue
+//! driver cannot wait for it. An index that names no row is found when the stream is synchronised or checked; what
+//! follows it has run by then, on rows of NaN. Whoever follows the execution protocol has put what that event waits for into its queue
 //! before, so the wait ends.
 
 use super::copy::{self, Checked};
@@ -10,6 +11,7 @@ use super::core::Core;
 use super::event::{CudaEvent, Record};
 use super::handles::RawStream;
 use super::program::{CudaProgram, Refusal};
+use super::watch::Watched;
 use crate::error::{Call, DeviceError, Fault};
 use crate::host::HostBuffer;
 use crate::host::program::panic_text;
@@ -34,13 +36,20 @@ pub(crate) struct CudaStream {
     failure: Arc<Failure>,
     /// Copies within host memory that were made. A host function may not give memory back: that calls the driver.
     made: Arc<Mutex<Vec<CopyCommand>>>,
+    watched: Watched,
 }
 
 impl CudaStream {
     /// A stream of a device. Errors: the driver gives none.
     pub(crate) fn new(core: &Arc<Core>) -> Result<Self, Fault> {
         let raw = Arc::new(RawStream::new(&core.context)?);
-        Ok(Self { core: Arc::clone(core), raw, failure: Arc::default(), made: Arc::default() })
+        Ok(Self {
+            core: Arc::clone(core),
+            raw,
+            failure: Arc::default(),
+            made: Arc::default(),
+            watched: Watched::default(),
+        })
     }
 
     /// Why it is stopped, if it is. Errors: the device is lost.
@@ -113,6 +122,7 @@ impl Stream for CudaStream {
             return Ok(());
         }
         let failed = |refusal: Refusal| self.stop(self.core.error(Call::Execute, refusal.tensor, refusal.fault));
+        own.watch().into_iter().for_each(|watch| self.watched.add(watch));
         own.launch(&self.raw, range).map_err(failed)
     }
 
@@ -188,13 +198,18 @@ impl Stream for CudaStream {
         let failure = self.failure.lock().clone();
         match failure {
             Some(failure) => Err((*failure).clone()),
-            None => waited.map_err(|fault| self.refused(Call::Synchronize, fault)),
+            None => waited.map_err(|fault| self.refused(Call::Synchronize, fault)).and_then(|()| self.check()),
         }
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        self.watched.noted(&self.core).map_or(Ok(()), |error| Err(self.stop(error)))
     }
 
     fn recover(&self) -> Result<(), DeviceError> {
         let waited = self.raw.synchronize();
         *self.failure.lock() = None;
+        self.watched.forget();
         waited.map_err(|fault| self.refused(Call::Synchronize, fault))
     }
 }

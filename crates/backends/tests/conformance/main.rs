@@ -12,12 +12,15 @@ mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_bounds;
 #[cfg(feature = "cuda")]
+mod cuda_images;
+#[cfg(feature = "cuda")]
 mod cuda_library;
 #[cfg(feature = "cuda")]
 mod cuda_shared;
 mod element_wise;
 mod errors;
 mod formats;
+mod indices;
 mod moves;
 #[cfg(feature = "cuda")]
 mod on_host;

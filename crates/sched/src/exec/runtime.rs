@@ -182,6 +182,11 @@ impl Runtime {
         failures
     }
 
+    /// Whether a stream knows of a failure that its events do not tell.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.streams().iter().any(|(_, stream)| stream.check().is_err())
+    }
+
     fn streams(&self) -> Vec<(DeviceId, Arc<dyn Stream>)> {
         let compute = self.compute.iter().map(|(id, s)| (id, Arc::clone(s)));
         let lazy = self.receive.iter().chain(self.send.iter());

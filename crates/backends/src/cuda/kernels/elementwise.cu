@@ -39,6 +39,7 @@ extern "C" __global__ void lm_add_id(LmArgs a) {
         LmIndex at = lm_index(a.dst, i);
         LmLong id = *reinterpret_cast<const int*>(lm_at(a.src[2], at.at[1], at.at[2], 0, 0));
         bool inside = id >= 0 && id < a.src[1].ne[1];
+        if (!inside) lm_note_index(a, id);
         float bias = inside ? lm_load(LM_F32, lm_at(a.src[1], at.at[0], id, 0, 0)) : lm_nan();
         lm_store(LM_F32, lm_at(a.dst, at), lm_load(LM_F32, lm_at(a.src[0], at)) + bias);
     }

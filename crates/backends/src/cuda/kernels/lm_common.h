@@ -91,6 +91,15 @@ LM_DEVICE LmByte* lm_at(const LmTensor& t, LmLong i0, LmLong i1, LmLong i2, LmLo
 LM_DEVICE LmByte* lm_at(const LmTensor& t, const LmIndex& i) { return lm_at(t, i.at[0], i.at[1], i.at[2], i.at[3]); }
 LM_DEVICE LmByte* lm_row_at(const LmTensor& t, const LmIndex& i) { return lm_at(t, 0, i.at[1], i.at[2], i.at[3]); }
 
+// Notes an index that names no row in the program's word: the node's number above, the index cut to 32 bits below. The
+// first node that meets one stays; of its threads any.
+LM_DEVICE void lm_note_index(const LmArgs& a, LmLong index) {
+    volatile unsigned long long* word = static_cast<volatile unsigned long long*>(a.src[5].data);
+    if (!word || *word != 0) return;
+    LmLong most = 0x7fffffffLL, cut = index > most ? most : index < -most - 1 ? -most - 1 : index;
+    *word = static_cast<unsigned long long>(a.l[7]) << 32 | static_cast<unsigned>(cut);
+}
+
 // 16 bytes that are read or written at once, where their address allows it.
 struct alignas(16) LmWords {
     int w[4];

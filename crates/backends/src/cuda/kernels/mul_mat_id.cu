@@ -17,6 +17,7 @@ LM_DEVICE LmExpert lm_expert(const LmArgs& a) {
     e.x_column = e.i % a.src[1].ne[1];
     LmLong id = *reinterpret_cast<const int*>(lm_at(a.src[2], e.i, e.t, 0, 0));
     bool inside = id >= 0 && id < a.src[0].ne[2];
+    if (!inside) lm_note_index(a, id);
     e.weights = inside ? lm_at(a.src[0], 0, e.row, id, 0) : nullptr;
     e.to = lm_at(a.dst, e.row, e.i, e.t, 0);
     return e;

@@ -16,6 +16,7 @@ extern "C" __global__ void lm_get_rows(LmArgs a) {
         LmIndex at = lm_index(a.dst, i);
         LmLong id = lm_id(a.src[1], at.at[1], at.at[2], at.at[3]);
         bool inside = id >= 0 && id < a.src[0].ne[1];
+        if (!inside) lm_note_index(a, id);
         const LmByte* row = lm_at(a.src[0], 0, inside ? id : 0, at.at[2], at.at[3]);
         LmByte* to = lm_at(a.dst, at);
         if (a.dst.type == LM_I32) {
@@ -46,7 +47,9 @@ extern "C" __global__ void lm_set_rows(LmArgs a) {
         LmLong i = first + at.at[1], j = at.at[2], k = at.at[3];
         LmLong ids_j = lm_wrap_one(j, a.src[1].ne[1]), ids_k = lm_wrap_one(k, a.src[1].ne[2]);
         LmLong id = lm_id(a.src[1], i, ids_j, ids_k);
-        if (id < 0 || id >= a.dst.ne[1] || lm_overtaken(a.src[1], id, i, end, ids_j, ids_k)) continue;
+        bool inside = id >= 0 && id < a.dst.ne[1];
+        if (!inside) lm_note_index(a, id);
+        if (!inside || lm_overtaken(a.src[1], id, i, end, ids_j, ids_k)) continue;
         LmFloats x = {lm_at(a.src[0], 0, i, j, k) + at.at[0] * length * size, a.src[0].type};
         lm_encode(a.dst.type, x, lm_at(a.dst, at.at[0], id, j, k));
     }

@@ -1,6 +1,6 @@
 //! Puts a launch together.
 
-use super::types::{Base, Launch, Launches, Layout, LmArgs, LmTensor, MAX_SOURCES, Place, Work};
+use super::types::{Base, Launch, Launches, Layout, LmArgs, LmTensor, MAX_SOURCES, Place, WATCH_SOURCE, Work};
 use loadmaster_graph::DType;
 
 /// Threads of a block where each takes elements of its own.
@@ -88,6 +88,11 @@ impl Build {
             *to = value as i64;
         }
         self
+    }
+    /// A kernel that looks at indices, and notes one that names no row.
+    pub(super) fn watched(self) -> Self {
+        let word = Layout { dtype: DType::I64, ne: [1; 4], nb: [8; 4] };
+        self.source_at(WATCH_SOURCE as u8, &word, Place { base: Base::Watch, offset: 0 })
     }
     /// A thread for each of `n` things.
     pub(super) fn each(mut self, n: u64) -> Self {

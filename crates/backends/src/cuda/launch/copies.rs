@@ -89,7 +89,7 @@ pub(super) fn get_rows(node: &Node<'_>) -> Result<Launches, Unsupported> {
     node.require(src.ne[2] == ids.ne[1] && src.ne[3] == ids.ne[2], "indices must have the source's outer extents")?;
     node.require(src.packed_rows() && dst.packed_rows(), "rows must be packed")?;
     node.require(src.ne[1] > 0, "there must be a row")?;
-    let build = Build::new("rows", "lm_get_rows", &dst).source(0, &src).source(1, &ids);
+    let build = Build::new("rows", "lm_get_rows", &dst).source(0, &src).source(1, &ids).watched();
     Ok(build.each(dst.elements()).into())
 }
 
@@ -104,7 +104,7 @@ pub(super) fn set_rows(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let repeats = src.ne[2].is_multiple_of(ids.ne[1]) && src.ne[3].is_multiple_of(ids.ne[2]);
     node.require(repeats, "indices must repeat over rows")?;
     node.require(src.packed_rows() && dst.packed_rows(), "rows must be packed")?;
-    let build = Build::new("rows", "lm_set_rows", &dst).source(0, &src).source(1, &ids);
+    let build = Build::new("rows", "lm_set_rows", &dst).source(0, &src).source(1, &ids).watched();
     let blocks = dst.ne[0] / dst.dtype.block_len();
     let chunk = |start: u64| {
         let end = (start + PLACED_TOGETHER).min(src.ne[1]);

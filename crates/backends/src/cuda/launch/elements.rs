@@ -28,7 +28,7 @@ pub(super) fn add_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
     node.require(a.ne == dst.ne, "the first source must have the result's extents")?;
     node.require(b.ne[0] == dst.ne[0], "rows of the second source must be as long as the result's")?;
     node.require(ids.ne[0] == dst.ne[1] && ids.ne[1] == dst.ne[2], "there must be an index for each row")?;
-    let build = Build::new("elementwise", "lm_add_id", &dst).source(0, &a).source(1, &b).source(2, &ids);
+    let build = Build::new("elementwise", "lm_add_id", &dst).source(0, &a).source(1, &b).source(2, &ids).watched();
     Ok(build.each(dst.elements()).into())
 }
 

@@ -14,13 +14,16 @@ mod library_tests;
 mod node;
 mod products;
 mod rows;
+#[cfg(feature = "cuda")]
 pub(crate) mod sources;
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod tests;
 pub(crate) mod types;
 
+#[cfg(feature = "cuda")]
 use crate::cpu;
 use crate::error::Unsupported;
+#[cfg(feature = "cuda")]
 use loadmaster_alloc::InPlaceTable;
 use loadmaster_graph::{Op, OpKind};
 use node::Node;
@@ -73,6 +76,7 @@ pub(crate) fn workspace(view: &NodeView<'_>, target: &Target) -> Result<u64, Uns
 }
 
 /// Which operands may share bytes with the result: the kernels keep the table of the CPU's.
+#[cfg(feature = "cuda")]
 pub(crate) fn in_place() -> InPlaceTable {
     cpu::in_place()
 }

@@ -161,6 +161,7 @@ pub(super) fn mul_mat_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
     node.require(repeats && x.ne[2] == ids.ne[1], "activations must repeat over the indices")?;
     let kernels = node.require_some(kernels(w.dtype), NO_PRODUCT)?;
     let grid = grid(node, dst.ne[0].div_ceil(WARPS), dst.ne[1], dst.ne[2])?;
-    let build = Build::new("mul_mat_id", kernels.by_id, &dst).source(0, &w).source(2, &ids).grid(grid, THREADS);
+    let build =
+        Build::new("mul_mat_id", kernels.by_id, &dst).source(0, &w).source(2, &ids).watched().grid(grid, THREADS);
     Ok(with_activations(build, &x, w.dtype))
 }

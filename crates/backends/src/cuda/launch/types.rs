@@ -7,6 +7,11 @@ use smallvec::SmallVec;
 
 /// Sources that a kernel takes at most.
 pub(crate) const MAX_SOURCES: usize = 6;
+/// The source of a kernel that is the program's word for indices that name no row.
+pub(crate) const WATCH_SOURCE: usize = 5;
+/// The long number by which a kernel knows its node in that word.
+#[cfg(feature = "cuda")]
+pub(crate) const NODE_CODE: usize = 7;
 
 /// `LmTensor` of `kernels/lm_args.h`.
 #[repr(C)]
@@ -152,6 +157,8 @@ pub(crate) enum Base {
     Dst,
     /// The node's source at this position.
     Source(u8),
+    /// The word of the program in which kernels note an index that names no row.
+    Watch,
     /// The launches' scratch memory, which is theirs alone while they run and holds anything before.
     Scratch,
 }
@@ -245,4 +252,15 @@ pub(crate) struct Launches {
     pub(crate) list: SmallVec<[Work; 2]>,
     /// Bytes of scratch memory that they need together.
     pub(crate) scratch_bytes: u64,
+}
+
+#[cfg(feature = "cuda")]
+impl Launches {
+    /// Those that are kernels of ours.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &Launch> {
+        self.list.iter().filter_map(|work| match work {
+            Work::Kernel(launch) => Some(launch.as_ref()),
+            Work::Product(_) => None,
+        })
+    }
 }
