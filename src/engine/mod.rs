@@ -18,4 +18,4 @@ pub use placed::Placed;
 pub use prepare::{DeviceNeed, GraphSummary, LinkTraffic, Outlook, Peak, Prepared, prepare, prepare_on, prepare_while};
 pub use room::{Room, rooms};
 pub use session::{Engine, Reserve};
-pub use settings::Settings;
+pub use settings::{ReserveFor, Settings};

@@ -2,12 +2,14 @@
 
 use super::error::EngineError;
 use super::model::Model;
-use super::settings::Settings;
-use crate::placement::{LayerDevices, ModelHomes, NormPins, Override, Repack, WeightHome, home_on};
+use super::settings::{ReserveFor, Settings};
+use crate::placement::{LayerDevices, ModelHomes, Override, Pins, Repack, WeightHome, home_on, weight_home};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::{BufferTypeId, Bytes, DType, DeviceId, Dims, Tensor};
 use loadmaster_models::families::{BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
+use loadmaster_models::gguf::{TensorInfo, WeightId};
 use loadmaster_sched::{DeviceKind, Machine, Residency};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Share of a GPU whose memory is not known, if no share is given: as much as this.
@@ -15,6 +17,8 @@ const UNKNOWN_MEMORY: Bytes = Bytes::gib(1);
 /// Names of weights.
 const OUTPUT: &str = "output.weight";
 const TOKEN_EMBEDDING: &str = "token_embd.weight";
+/// How the names of factors of rotations begin: every layer reads them.
+const ROTATIONS: &str = "rope_";
 /// Name of the memory for re-laid out weights, on machines that have it.
 pub const REPACKED_MEMORY: &str = "CPU_REPACK";
 
@@ -44,7 +48,7 @@ impl<'a> Placed<'a> {
         let repacked = machine.buffer_types().iter().find(|(_, t)| &*t.name == REPACKED_MEMORY).map(|(id, _)| id);
         let homes = Homes::single(&model.params);
         let mut placed = Self { model, machine, settings, layout, layers, homes, repacked };
-        placed.homes = placed.model_homes().graph_homes(placed.output_home());
+        placed.homes = placed.model_homes().graph_homes(placed.output_home(), placed.factors_override());
         Ok(placed)
     }
 
@@ -57,14 +61,17 @@ impl<'a> Placed<'a> {
 
     /// The shapes whose needs together are what is reserved: a full micro-batch, one token of each sequence, and, where
     /// weights are on the host, what is below the batch from which devices take them over. The reference reserves the
-    /// first two.
+    /// first two, and measures the first.
     #[must_use]
     pub fn reserved_shapes(&self) -> Vec<BatchShape> {
         let largest = |tokens| BatchShape::largest(&self.layout, tokens);
         let full = largest(self.settings.largest_micro_batch());
-        let mut shapes = vec![full, largest(self.settings.decode_tokens())];
+        let mut shapes = vec![full, self.decode_shape()];
         let host = self.layers.input;
         let all_on_gpus = self.layers.all_off(host) && self.settings.overrides.is_empty();
+        if self.settings.reserve == ReserveFor::Measured {
+            return vec![self.measured_shape()];
+        }
         if self.settings.placer == Placer::Ggml || all_on_gpus {
             return shapes;
         }
@@ -87,10 +94,38 @@ impl<'a> Placed<'a> {
         shapes
     }
 
+    /// The shape that the reference measures: tokens are rounded up to the same number for each stream, outputs are not.
+    fn measured_shape(&self) -> BatchShape {
+        let (tokens, streams) = (self.settings.largest_micro_batch(), self.layout.streams);
+        let shape = BatchShape::largest(&self.layout, tokens);
+        BatchShape { tokens: tokens.next_multiple_of(streams), outputs: tokens, streams, ..shape }
+    }
+
+    /// One token of each sequence.
+    #[must_use]
+    pub fn decode_shape(&self) -> BatchShape {
+        BatchShape::largest(&self.layout, self.settings.decode_tokens())
+    }
+
     /// What is in memory before such a graph runs.
     #[must_use]
     pub fn residency(&self, graph: &ModelGraph, tokens: u32) -> Residency {
-        self.model_homes().residency(graph, tokens, |weight, tensor| self.weight_home(weight, tensor))
+        let pins = match self.settings.reserve {
+            ReserveFor::Runs => self.pins_of_runs(),
+            ReserveFor::Measured => Pins::Nothing,
+        };
+        self.pinned_residency(graph, tokens, pins)
+    }
+
+    /// The same with what a run fixes to devices, whatever is reserved for.
+    #[must_use]
+    pub fn residency_of_runs(&self, graph: &ModelGraph, tokens: u32) -> Residency {
+        self.pinned_residency(graph, tokens, self.pins_of_runs())
+    }
+
+    fn pinned_residency(&self, graph: &ModelGraph, tokens: u32, pins: Pins) -> Residency {
+        let homes = ModelHomes { pins, ..self.model_homes() };
+        homes.residency(graph, tokens, |weight, tensor| self.weight_home(weight, tensor))
     }
 
     /// Where a weight is kept.
@@ -103,15 +138,38 @@ impl<'a> Placed<'a> {
         };
         // The token embedding once more, where the file has no output of its own, is the output.
         let is_output = weight.part == Part::Output && &*tensor.name == TOKEN_EMBEDDING;
-        let name = if is_output { OUTPUT } else { &tensor.name };
-        self.home_of(name, tensor.dtype, &tensor.ne, by_part)
+        let role = if is_output { OUTPUT } else { &tensor.name };
+        self.home_of(&tensor.name, role, (tensor.dtype, &tensor.ne), by_part)
     }
 
-    fn home_of(&self, name: &str, dtype: DType, ne: &Dims, by_part: DeviceId) -> WeightHome {
+    /// Overrides go by the `name` in the file; what reads it, by its `role`.
+    fn home_of(&self, name: &str, role: &str, (dtype, ne): (DType, &Dims), by_part: DeviceId) -> WeightHome {
         let device = Override::find(&self.settings.overrides, name).unwrap_or(by_part);
-        // A machine without memory for re-laid out weights keeps them plain.
-        let repack = if self.repacked.is_some() { self.settings.repack } else { Repack::Never };
-        home_on(device, name, dtype, ne, self.layers.input, repack)
+        home_on(device, role, dtype, ne, self.layers.input, self.repack())
+    }
+
+    /// Weights of the file that are not `read` by the graphs, with the memory that the reference loads them to
+    /// nevertheless: with what has their name's beginning, and factors of rotations with every layer.
+    pub fn unread(&self, read: &BTreeSet<WeightId>) -> Vec<(BufferTypeId, Tensor)> {
+        let known = |info: &TensorInfo| Tensor::leaf(info.name.clone(), info.dtype?, info.ne);
+        let ids = (0..self.model.file.tensors().len()).map(WeightId::new).filter(|id| !read.contains(id));
+        let tensors = ids.filter_map(|id| known(self.model.file.tensor(id)));
+        tensors.flat_map(|t| self.unread_memory(&t).into_iter().map(move |memory| (memory, t.clone()))).collect()
+    }
+
+    fn unread_memory(&self, tensor: &Tensor) -> BTreeSet<BufferTypeId> {
+        let (name, overrides) = (&*tensor.name, &self.settings.overrides);
+        let home = |device| self.home_of(name, name, (tensor.dtype, &tensor.ne), device);
+        if name.starts_with(ROTATIONS) {
+            return self.layers.layers.iter().map(|&device| self.buffer_type(home(device))).collect();
+        }
+        let home = weight_home(name, tensor.dtype, &tensor.ne, &self.layers, overrides, self.repack());
+        BTreeSet::from([self.buffer_type(home)])
+    }
+
+    /// A machine without memory for re-laid out weights keeps them plain.
+    fn repack(&self) -> Repack {
+        if self.repacked.is_some() { self.settings.repack } else { Repack::Never }
     }
 
     /// The kind of memory of a home.
@@ -132,26 +190,31 @@ impl<'a> Placed<'a> {
             layers: &self.layers,
             repacked: self.repacked,
             cache: self.settings.cache,
-            norms: self.norm_pins(),
+            pins: self.pins_of_runs(),
         }
     }
 
     /// The reference's policy follows the reference; ours copies less at a cut where it can.
-    fn norm_pins(&self) -> NormPins {
+    fn pins_of_runs(&self) -> Pins {
         match self.settings.placer {
-            Placer::Ggml => NormPins::of_llama_cpp(self.settings.gpu_layers, &self.layers),
-            _ if self.layers.all_off(self.layers.input) => NormPins::Always,
-            _ => NormPins::SmallBatches,
+            Placer::Ggml => Pins::of_llama_cpp(self.settings.gpu_layers, &self.layers),
+            _ if self.layers.all_off(self.layers.input) => Pins::Always,
+            _ => Pins::SmallBatches,
         }
+    }
+
+    fn factors_override(&self) -> Option<DeviceId> {
+        let mut names = self.model.file.tensors().iter().map(|info| &*info.name).filter(|n| n.starts_with(ROTATIONS));
+        names.find_map(|name| Override::find(&self.settings.overrides, name))
     }
 
     fn output_home(&self) -> WeightHome {
         let file = &self.model.file;
-        let found = file.find(OUTPUT).or_else(|| file.find(TOKEN_EMBEDDING)).map(|id| file.tensor(id));
-        let Some((dtype, ne)) = found.and_then(|info| Some((info.dtype?, info.ne))) else {
+        let found = [OUTPUT, TOKEN_EMBEDDING].into_iter().find_map(|name| Some((name, file.tensor(file.find(name)?))));
+        let Some((name, dtype, ne)) = found.and_then(|(name, info)| Some((name, info.dtype?, info.ne))) else {
             return WeightHome::Device(self.layers.output);
         };
-        self.home_of(OUTPUT, dtype, &ne, self.layers.output)
+        self.home_of(name, OUTPUT, (dtype, &ne), self.layers.output)
     }
 }
 

@@ -4,7 +4,7 @@ use super::error::EngineError;
 use super::model::Model;
 use super::placed::Placed;
 use super::room::rooms;
-use super::settings::Settings;
+use super::settings::{ReserveFor, Settings};
 use crate::placement::LayerDevices;
 use loadmaster_alloc::{AllocPlan, ArenaId, ArenaReport, BufferIds, GraphAllocator, report};
 use loadmaster_graph::{BufferTypeId, Bytes, DeviceId, IdVec, PoolId, Tensor};
@@ -154,7 +154,10 @@ pub fn prepare_while(
     for &shape in &shapes {
         graphs.push(tally.graph(shape)?);
         let is_whole = graphs.len() == shapes.len();
-        let prepared = tally.so_far(&graphs);
+        let mut prepared = tally.so_far(&graphs);
+        if is_whole && settings.reserve == ReserveFor::Measured {
+            prepared.one = tally.cut_only(placed.decode_shape())?;
+        }
         if is_whole || !goes_on(&prepared) {
             return Ok(Outlook { prepared, is_whole });
         }
@@ -265,14 +268,17 @@ impl<'a, 'p> Tally<'a, 'p> {
         };
         self.scratch.raise_to(&ScratchNeeds::of(&planned, &self.options));
         self.resident(&model);
-        Ok(GraphSummary {
-            tokens: shape.tokens,
-            nodes: model.graph.nodes().len(),
-            splits: splits.splits().len(),
-            copies: splits.copies().len(),
-            copied: splits.copies().values().map(|c| model.graph.tensor(c.tensor).nbytes()).sum(),
-            links: traffic(&splits),
-        })
+        Ok(summary(&model, &splits, shape))
+    }
+
+    /// How a graph is cut that nothing is reserved for.
+    fn cut_only(&self, shape: BatchShape) -> Result<GraphSummary, EngineError> {
+        let (machine, settings) = (self.placed.machine, self.placed.settings);
+        let model = self.placed.graph(shape)?;
+        let residency = self.placed.residency_of_runs(&model, shape.tokens);
+        let options = LowerOptions { n_copies: settings.copies, ..LowerOptions::default() };
+        let Cut { splits, .. } = cut(&model.graph, machine, &residency, settings.assign, &options)?;
+        Ok(summary(&model, &splits, shape))
     }
 
     /// Bounds and peaks of a graph that was planned.
@@ -310,6 +316,13 @@ impl<'a, 'p> Tally<'a, 'p> {
                 *sum = sum.saturating_add(size(buffer_type, tensor));
             }
         }
+        if placed.settings.reserve == ReserveFor::Measured {
+            let read = counted.iter().map(|(weight, _)| *weight).collect();
+            for (buffer_type, tensor) in placed.unread(&read) {
+                let sum = self.weights.entry(buffer_type).or_default();
+                *sum = sum.saturating_add(size(buffer_type, &tensor));
+            }
+        }
         self.devices.values_mut().for_each(|d| d.cache = Bytes::ZERO);
         for cache in &model.caches {
             let device = placed.cache_device(cache.layer);
@@ -340,6 +353,17 @@ impl<'a, 'p> Tally<'a, 'p> {
         let session = SessionNeeds { chunks: self.allocator.chunk_sizes(), scratch: self.scratch.clone() };
         let (weights, peaks) = (self.weights.clone(), self.peaks.clone());
         Prepared { layout, layers, devices, weights, full, one, peaks, session }
+    }
+}
+
+fn summary(model: &ModelGraph, splits: &SplitPlan, shape: BatchShape) -> GraphSummary {
+    GraphSummary {
+        tokens: shape.tokens,
+        nodes: model.graph.nodes().len(),
+        splits: splits.splits().len(),
+        copies: splits.copies().len(),
+        copied: splits.copies().values().map(|c| model.graph.tensor(c.tensor).nbytes()).sum(),
+        links: traffic(splits),
     }
 }
 

@@ -17,6 +17,16 @@ pub const DEFAULT_BATCH: u32 = 2048;
 /// Most tokens of a micro-batch, unless asked for.
 pub const DEFAULT_MICRO_BATCH: u32 = 512;
 
+/// What memory is reserved for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReserveFor {
+    /// All that runs may need.
+    Runs,
+    /// A full micro-batch, with nothing fixed to a device: what llama.cpp counts where it measures without allocating,
+    /// as before it fits a model to devices.
+    Measured,
+}
+
 /// How a model is placed and run.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -52,6 +62,8 @@ pub struct Settings {
     pub assign: AssignOptions,
     /// How lifetimes become offsets.
     pub placer: Placer,
+    /// What memory is reserved for.
+    pub reserve: ReserveFor,
 }
 
 impl Settings {
@@ -75,6 +87,7 @@ impl Settings {
             copies: NonZeroU32::MIN,
             assign: AssignOptions::default(),
             placer: Placer::Best(BestOptions { in_place: InPlaceTable::loadmaster().into(), ..BestOptions::default() }),
+            reserve: ReserveFor::Runs,
         }
     }
 

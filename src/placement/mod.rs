@@ -7,5 +7,5 @@ pub mod weights;
 
 pub use layers::{GpuLayers, LayerDevices};
 pub use overrides::{Override, OverrideError};
-pub use residency::{CacheHome, ModelHomes, NormPins};
+pub use residency::{CacheHome, ModelHomes, Pins};
 pub use weights::{Repack, WeightHome, home_on, weight_home};

@@ -21,30 +21,40 @@ pub struct ModelHomes<'a> {
     pub repacked: Option<BufferTypeId>,
     /// Whether the KV cache is with its layer, or on the host.
     pub cache: CacheHome,
-    /// Whether norms stay with their layer in large batches too.
-    pub norms: NormPins,
+    /// What is fixed to a device beforehand.
+    pub pins: Pins,
 }
 
-/// Whether the norms of layers are fixed to their layer's device.
+/// What is fixed to a device beforehand: norms to their layer's, and results of attention to the host's if the KV cache
+/// is there.
 ///
-/// A norm that is not takes the device of what it reads, so that at a cut between devices its result is copied beside
-/// what it read.
+/// A norm that is not fixed takes the device of what it reads, so that at a cut between devices its result is copied
+/// beside what it read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NormPins {
-    /// In every batch.
+pub enum Pins {
+    /// Both, norms in every batch.
     Always,
-    /// In batches of fewer than 32 tokens.
+    /// Both, norms in batches of fewer than 32 tokens.
     SmallBatches,
+    /// Neither: llama.cpp forgets them where it measures without allocating.
+    Nothing,
 }
 
-impl NormPins {
-    /// llama.cpp's: always if the count of layers for GPUs was given and covers the output; the recorded plans show that
-    /// "all layers", its default, does not count as that.
+impl Pins {
+    /// llama.cpp's when it runs: norms always, if the count of layers for GPUs covers the output.
     #[must_use]
     pub fn of_llama_cpp(gpu_layers: GpuLayers, layers: &LayerDevices) -> Self {
         match gpu_layers {
-            GpuLayers::Count(n) if n as usize > layers.layers.len() => Self::Always,
-            _ => Self::SmallBatches,
+            GpuLayers::Count(n) if n as usize <= layers.layers.len() => Self::SmallBatches,
+            GpuLayers::Count(_) | GpuLayers::All => Self::Always,
+        }
+    }
+
+    fn norms_of(self, tokens: u32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::SmallBatches => tokens < FREE_NORMS_MIN_BATCH,
+            Self::Nothing => false,
         }
     }
 }
@@ -60,9 +70,10 @@ pub enum CacheHome {
 }
 
 impl ModelHomes<'_> {
-    /// The homes that a graph is to be built for: ids are devices, and one more for re-laid out weights.
+    /// The homes that a graph is to be built for: ids are devices, and one more for re-laid out weights. `factors`: where
+    /// an override puts rotary factors.
     #[must_use]
-    pub fn graph_homes(&self, output: WeightHome) -> Homes {
+    pub fn graph_homes(&self, output: WeightHome, factors: Option<DeviceId>) -> Homes {
         let plain = |d: DeviceId| HomeId::new(d.index());
         Homes {
             input: plain(self.layers.input),
@@ -71,6 +82,7 @@ impl ModelHomes<'_> {
                 WeightHome::Device(d) => plain(d),
                 WeightHome::Repacked => HomeId::new(self.machine.devices().len()),
             },
+            factors: factors.map(plain),
         }
     }
 
@@ -133,11 +145,11 @@ impl ModelHomes<'_> {
 
     fn pin(&self, model: &ModelGraph, tokens: u32, residency: &mut Residency) {
         let host = self.layers.input;
-        if tokens < FREE_NORMS_MIN_BATCH || self.norms == NormPins::Always {
+        if self.pins.norms_of(tokens) {
             let pins = model.norms.iter().map(|&(t, layer)| (t, self.layers.layers[layer.index()]));
             residency.pinned.extend(pins);
         }
-        if self.cache == CacheHome::Host {
+        if self.cache == CacheHome::Host && self.pins != Pins::Nothing {
             residency.pinned.extend(model.attention_outputs.iter().map(|&(t, _)| (t, host)));
         }
     }

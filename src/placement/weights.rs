@@ -33,7 +33,7 @@ impl Repack {
 }
 
 /// The home of a weight: by the first override that matches its name, else with its layer (`blk.N.…`), with the output
-/// (`output…`), or with the input (everything else).
+/// (`output…`, `cls.…`), or with the input (everything else).
 #[must_use]
 pub fn weight_home(
     name: &str,
@@ -61,7 +61,7 @@ fn device_of(name: &str, layers: &LayerDevices) -> DeviceId {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     match layer.and_then(|l| layers.layers.get(l)) {
         Some(&device) => device,
-        None if name.starts_with("output") => layers.output,
+        None if name.starts_with("output") || name.starts_with("cls.") => layers.output,
         None => layers.input,
     }
 }

@@ -1,7 +1,7 @@
 //! What llama.cpp takes: its placement, its kinds of memory, its reserve, its allocator.
 
 use crate::engine::placed::{Placed, REPACKED_MEMORY};
-use crate::engine::{EngineError, Model, Prepared, Settings, prepare};
+use crate::engine::{EngineError, Model, Prepared, ReserveFor, Settings, prepare};
 use crate::placement::{CacheHome, GpuLayers, LayerDevices, Override, Repack};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::{BufferTypeId, Bytes, DType};
@@ -11,6 +11,8 @@ use loadmaster_sched::machine::MachineError;
 use loadmaster_sched::{DeviceSet, Machine};
 use std::num::NonZeroU32;
 
+/// Devices that llama.cpp's scheduler has room for, the host among them.
+const MOST_DEVICES: usize = 16;
 /// Pipeline copies that llama.cpp makes where it pipelines.
 const PIPELINE_COPIES: u32 = 4;
 
@@ -81,7 +83,7 @@ pub enum PredictError {
     /// The machine contradicts itself.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// More or fewer shares than GPUs.
+    /// More shares than GPUs.
     #[error("tensor split has {found} shares, but there are {gpus} GPUs")]
     Shares {
         /// Shares given.
@@ -89,14 +91,37 @@ pub enum PredictError {
         /// GPUs.
         gpus: usize,
     },
+    /// More devices than llama.cpp's scheduler has room for: it ends with a failed assertion.
+    #[error("llama.cpp takes at most {MOST_DEVICES} devices with the host, not {found}; give fewer --device")]
+    Devices {
+        /// Devices, the host among them.
+        found: usize,
+    },
+    /// More sequences than tokens of a batch: llama.cpp ends with a failed assertion.
+    #[error(
+        "{sequences} sequences do not fit a batch of {batch} tokens; give a larger --batch or --ctx, or fewer --parallel"
+    )]
+    Sequences {
+        /// Sequences.
+        sequences: u32,
+        /// Tokens of a batch.
+        batch: u32,
+    },
 }
 
 /// Predicts from a header alone, by the preparation that our own engine runs by, under the reference's rules. Pure;
 /// O(tensors of two graphs).
 pub fn predict(file: &Gguf, machine: &Machine, options: &LlamaCppOptions) -> Result<Prediction, PredictError> {
     let (found, gpus) = (options.tensor_split.len(), machine.devices().len() - 1);
-    if found > 0 && found != gpus {
+    if found > gpus {
         return Err(PredictError::Shares { found, gpus });
+    }
+    if gpus >= MOST_DEVICES {
+        return Err(PredictError::Devices { found: gpus + 1 });
+    }
+    let (sequences, batch) = (options.sequences, options.batch.min(options.context));
+    if sequences > batch {
+        return Err(PredictError::Sequences { sequences, batch });
     }
     let model = Model::of(String::new(), file.clone())?;
     let (machine, repacked) = with_repacked_memory(machine)?;
@@ -127,10 +152,12 @@ impl LlamaCppOptions {
             sliding: SlidingCells::Full,
             cache: self.cache,
             gpu_layers: self.gpu_layers,
-            tensor_split: (!self.tensor_split.is_empty()).then(|| self.tensor_split.clone()),
+            // Shares that are all 0 are none.
+            tensor_split: self.tensor_split.iter().any(|&share| share != 0.0).then(|| self.tensor_split.clone()),
             overrides: self.overrides.clone(),
             repack: Repack::Avx512,
             placer: Placer::Ggml,
+            reserve: ReserveFor::Measured,
             ..Settings::new(&model.params)
         }
     }

@@ -1,7 +1,7 @@
-//! What is prepared under the reference's policy is what llama.cpp takes.
+//! What is prepared under the reference's policy is what llama.cpp measures.
 
 use super::support::{fetched, golden_json, machine};
-use loadmaster::engine::{Model, Settings, placed::REPACKED_MEMORY, prepare};
+use loadmaster::engine::{Model, ReserveFor, Settings, placed::REPACKED_MEMORY, prepare};
 use loadmaster::placement::{CacheHome, GpuLayers, Override, Repack};
 use loadmaster_alloc::Placer;
 use loadmaster_models::families::Attention;
@@ -50,12 +50,13 @@ fn settings(model: &Model, machine: &Machine, plan: &Value) -> Settings {
         repack: Repack::Avx512,
         copies: NonZeroU32::new(copies).expect("at least one"),
         placer: Placer::Ggml,
+        reserve: ReserveFor::Measured,
         ..Settings::new(&model.params)
     }
 }
 
 #[test]
-fn under_policy_ggml_every_device_needs_what_llama_cpp_takes() {
+fn under_policy_ggml_every_device_needs_what_llama_cpp_measures() {
     let plans = golden_json("plans/plans.json");
     let mut compared = 0;
     for plan in plans.as_array().expect("a list") {

@@ -194,6 +194,7 @@ fn homes_of(file: &GraphFile, params: &HParams) -> Homes {
         input: home("token_embd.weight", false),
         layers: (0..params.layers.len()).map(|i| home(&format!("blk.{i}.attn_norm.weight"), false)).collect(),
         output: if has_output { home("output.weight", false) } else { home("token_embd.weight", true) },
+        factors: None,
     }
 }
 

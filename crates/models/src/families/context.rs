@@ -179,12 +179,24 @@ impl<'a> Context<'a> {
     pub(super) fn weight(&mut self, name: &str, part: Part, ne: &[u64]) -> Result<TensorId, FamilyError> {
         let missing = || FamilyError::from(self.file.tensor_error(name, GgufFault::Missing));
         let id = self.file.find(name).ok_or_else(missing)?;
-        self.leaf(id, part, ne)
+        self.leaf(id, part, self.home(part), ne)
     }
 
     /// A weight that may be there.
     pub(super) fn optional(&mut self, name: &str, part: Part, ne: &[u64]) -> Result<Option<TensorId>, FamilyError> {
-        self.file.find(name).map(|id| self.leaf(id, part, ne)).transpose()
+        self.file.find(name).map(|id| self.leaf(id, part, self.home(part), ne)).transpose()
+    }
+
+    /// Rotary factors that may be there: one for each home that they have.
+    pub(super) fn rotary_factors(
+        &mut self,
+        name: &str,
+        layer: LayerRef,
+        ne: &[u64],
+    ) -> Result<Option<TensorId>, FamilyError> {
+        let part = Part::Layer(layer.id);
+        let home = self.homes.factors.unwrap_or_else(|| self.home(part));
+        self.file.find(name).map(|id| self.leaf(id, part, home, ne)).transpose()
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -192,8 +204,7 @@ impl<'a> Context<'a> {
     }
 
     /// The leaf of a weight: one per home.
-    fn leaf(&mut self, id: WeightId, part: Part, ne: &[u64]) -> Result<TensorId, FamilyError> {
-        let home = self.home(part);
+    fn leaf(&mut self, id: WeightId, part: Part, home: HomeId, ne: &[u64]) -> Result<TensorId, FamilyError> {
         if let Some(used) = self.weights.get(&(id, home)) {
             self.shares_weights |= used.part != part;
             return Ok(used.tensor);

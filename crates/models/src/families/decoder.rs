@@ -255,7 +255,7 @@ impl Context<'_> {
             (true, true) => "rope_factors_long.weight",
             (true, false) => "rope_factors_short.weight",
         };
-        self.optional(name, Part::Layer(layer.id), &[u64::from(self.params.rope.dims) / 2])
+        self.rotary_factors(name, layer, &[u64::from(self.params.rope.dims) / 2])
     }
 
     /// In the last layer only the rows whose logits are wanted go on.

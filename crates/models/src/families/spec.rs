@@ -203,6 +203,8 @@ pub struct Homes {
     pub layers: Vec<HomeId>,
     /// Of the output.
     pub output: HomeId,
+    /// Of the rotary factors, if they are not with each layer.
+    pub factors: Option<HomeId>,
 }
 
 impl Homes {
@@ -210,7 +212,7 @@ impl Homes {
     #[must_use]
     pub fn single(params: &HParams) -> Self {
         let home = HomeId::new(0);
-        Self { input: home, layers: vec![home; params.layers.len()], output: home }
+        Self { input: home, layers: vec![home; params.layers.len()], output: home, factors: None }
     }
 }
 
