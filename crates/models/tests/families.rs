@@ -323,16 +323,18 @@ fn shapes_that_do_not_fit_the_cache_are_refused() {
 fn weights_that_layers_share_exist_once_per_home() {
     let model = golden_model("tiny-llama-F16.gguf");
     let params = HParams::from_gguf(&model).expect("fine");
-    let factors = |homes: [usize; 2]| {
+    let factors = |homes: [usize; 2], elsewhere: Option<usize>| {
         let mut spec = tiny_spec(&params, Attention::Plain);
         spec.homes.layers = homes.map(HomeId::new).to_vec();
+        spec.homes.factors = elsewhere.map(HomeId::new);
         let built = families::build(&model, &params, &spec).expect("builds");
         let parts = built.weights.iter().filter(|w| &*model.tensor(w.weight).name == "rope_freqs.weight");
-        parts.map(|w| (w.home.index(), w.part)).collect::<Vec<_>>()
+        parts.map(|w| w.part).collect::<Vec<_>>()
     };
     let layer = |i| Part::Layer(LayerId::new(i));
-    assert_eq!(factors([1, 1]), [(1, layer(0))]);
-    assert_eq!(factors([1, 2]), [(1, layer(0)), (2, layer(1))]);
+    assert_eq!(factors([1, 1], None), [layer(0)]);
+    assert_eq!(factors([1, 2], None), [layer(0), layer(1)]);
+    assert_eq!(factors([1, 2], Some(0)), [layer(0)]);
 
     let alice = golden_model("alice-Q8_0.gguf");
     let params = HParams::from_gguf(&alice).expect("fine");
