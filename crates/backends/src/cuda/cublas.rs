@@ -93,6 +93,14 @@ pub enum NoCublas {
     },
 }
 
+impl NoCublas {
+    /// Whether there is a library that should be used and cannot be: not merely none, or none wanted.
+    #[must_use]
+    pub const fn is_failure(&self) -> bool {
+        !matches!(self, Self::NotAsked | Self::Off | Self::NotFound | Self::StandIn | Self::OldGpu { .. })
+    }
+}
+
 /// A handle of the library.
 pub(crate) type Handle = *mut c_void;
 

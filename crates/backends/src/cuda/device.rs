@@ -89,6 +89,9 @@ impl CudaDevice {
         let context = Context::open(driver, options.ordinal).map_err(failed)?;
         let target = info.target();
         let products = Chosen::new(&context, &target, options.products);
+        if let Some(why) = products.as_ref().err().filter(|why| why.is_failure()) {
+            tracing::warn!(device = %options.name, %why, "cuBLAS cannot be used");
+        }
         let core = Arc::new(Core {
             name: options.name.clone(),
             context,

@@ -2,8 +2,8 @@
 //!
 //! A device has one handle of the library. It is used by whoever has the device's scratch memory, for the stream that has
 //! it: the library's workspace is a part of that memory, so that it is counted, and nothing is taken while products run.
-//! (What the library takes for itself when its handle is made is the driver's, as contexts and kernels are: it is gone
-//! from the free memory that plans are made for.)
+//! What the library takes for itself when its handle is made, and for the code of its kernels, is the driver's, as
+//! contexts and our own kernels are: no plan has it.
 //!
 //! Lock order: [`super::core::Core::scratch_user`], whose guard is the right to use the handle.
 
@@ -52,7 +52,7 @@ impl Default for Products {
 }
 
 /// Decoded weights at a time where the stand-in driver forces products to the library: several to a matrix.
-const FORCED_SLICE: u64 = 1 << 10;
+const FORCED_SLICE: u64 = 4 << 10;
 
 /// What was chosen for a device.
 #[derive(Debug)]
