@@ -223,7 +223,9 @@ fn a_plan_for_something_else_is_refused_with_the_reason_and_status_1() {
     let tiny = model("tiny-llama-F16.gguf");
     let (_other, changed) = saved_plan(|plan| {
         let mut plan: Value = serde_json::from_str(&plan).expect("JSON");
-        plan["devices"][0]["compute"] = 1.into();
+        let device = &mut plan["devices"][0];
+        let (total, compute) = (device["total"].as_u64().expect("bytes"), device["compute"].as_u64().expect("bytes"));
+        (device["total"], device["compute"]) = ((total - compute + 1).into(), 1.into());
         plan.to_string()
     });
     let cases: [(&[&str], &str); 4] = [
