@@ -162,6 +162,58 @@ fn run(engine: &mut Engine, random: &mut Random, told: &str) {
     }
 }
 
+/// Plans and runs on a machine without any driver; what the plan says.
+fn on_virtual(model: &Arc<Model>, spec: &str, choices: &Choices) -> SavedPlan {
+    let machine = Machine::from_specs(&[spec.parse().unwrap()]).unwrap();
+    let case = Case::new(model, &machine, choices.clone(), spec);
+    let exact = exactly(&machine, &case.prepared, None);
+    let engine = case.load(&exact).unwrap_or_else(|e| panic!("{spec}: {e}"));
+    let plan = SavedPlan::new(model, &exact, choices, &case.prepared, Bytes::ZERO);
+    let counted = engine.device_stats()[DeviceId::new(0)].live_bytes.get();
+    assert_eq!(counted, plan.devices[0].total + plan.devices[0].staging, "{spec}");
+    plan
+}
+
+#[test]
+fn a_virtual_gpu_that_is_described_as_a_card_takes_what_kernels_need_there_and_another_takes_none() {
+    let model = recorded("tiny-llama-Q8_0");
+    let mut random = Random::new(3);
+    let choices = Choices { n_gpu_layers: None, kv_offload: true, ..choices(&mut random, &model, 1) };
+    let choices = Choices { override_tensor: Vec::new(), flash_attn: true, ..choices };
+    let plain = on_virtual(&model, "sim:64MiB", &choices);
+    let old = on_virtual(&model, "sim:64MiB,arch=60,multiprocessors=20", &choices);
+    let card = on_virtual(&model, "sim:64MiB,arch=89,multiprocessors=128", &choices);
+    let [plain, old, card] = [plain, old, card].map(|plan| plan.devices[0].clone());
+    assert_eq!(plain.workspace, 0);
+    assert!(0 < old.workspace && old.workspace <= card.workspace, "{} {}", old.workspace, card.workspace);
+    assert_eq!((plain.weights, plain.kv, plain.compute), (card.weights, card.kv, card.compute));
+    assert_eq!(card.total - plain.total, card.workspace);
+}
+
+#[test]
+fn the_command_counts_workspaces_of_cards_by_name_and_assumes_a_gpu_that_nobody_describes() {
+    let plan = |arguments: &[&str]| -> serde_json::Value {
+        let mut command = assert_cmd::Command::cargo_bin("loadmaster").unwrap();
+        command.env("LOADMASTER_CUDA_DRIVER", "/nonexistent/libcuda.so");
+        let common = ["plan", "--no-longest", "--format", "json", "--flash-attn", "on"];
+        let output = command.args(common).args(arguments).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+    };
+    let number = |plan: &serde_json::Value, key: &str| plan["devices"][0][key].as_u64().unwrap();
+    let card = plan(&["--device", "rtx4090"]);
+    assert_eq!(card["machine"][0]["gpu"]["multiprocessors"], 128);
+    assert!(number(&card, "workspace") > 0);
+    let parts = ["weights", "kv", "compute", "workspace"].map(|key| number(&card, key));
+    assert_eq!(number(&card, "total"), parts.iter().sum::<u64>());
+    assert_eq!(number(&card, "free"), (24 << 30) - number(&card, "total"));
+    let described = plan(&["--device", "cuda:0:24GiB,arch=89,multiprocessors=128"]);
+    assert_eq!(number(&described, "workspace"), number(&card, "workspace"));
+    let assumed = plan(&["--device", "cuda:0:24GiB"]);
+    assert!(assumed["machine"][0]["gpu"].is_null());
+    assert!(number(&assumed, "workspace") >= number(&card, "workspace"));
+    assert_eq!(number(&plan(&["--device", "sim:24GiB"]), "workspace"), 0);
+}
+
 #[test]
 fn recorded_models_take_on_gpus_what_the_plan_says_with_what_kernels_need_and_no_byte_more() {
     let mut random = Random::new(7);
@@ -182,7 +234,11 @@ fn recorded_models_take_on_gpus_what_the_plan_says_with_what_kernels_need_and_no
 fn random_models_take_on_gpus_what_the_plan_says_with_what_kernels_need_and_no_byte_more() {
     for seed in 0..28 {
         let mut random = Random::new(seed);
-        let config = format!("devices=2,seed={seed},multiprocessors={}", random.pick(&[1, 4, 30, 132]));
+        let config = format!(
+            "devices=2,seed={seed},multiprocessors={},cublas={}",
+            random.pick(&[1, 4, 30, 132]),
+            random.pick(&["off", "rule", "16"])
+        );
         let Some(simulator) = simulated(&config) else { return };
         let shape = Shape::random(&mut random, Family::ALL[seed as usize % Family::ALL.len()]);
         let model = shape.model(&mut random);

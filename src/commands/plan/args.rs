@@ -77,7 +77,8 @@ pub struct Args {
     /// Keep the KV cache on the host
     #[arg(long)]
     pub no_kv_offload: bool,
-    /// What is kept free in every pool, such as 500M [default: 0]
+    /// What is kept free in every pool, such as 500M, for what no plan knows: contexts and kernels of a driver
+    /// [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub reserve: Option<Bytes>,
     /// Choose the placement; the default where no option says where anything goes

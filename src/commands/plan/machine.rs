@@ -1,6 +1,7 @@
 //! The machine that is planned for, and how fast its devices are.
 
 use super::Args;
+use crate::commands::table::fit;
 use crate::config::{Config, FileSpeed};
 use crate::plan::fit::speeds::{ASSUMED_GPU, ASSUMED_HOST, KnownGpu, Speed, SpeedSource, known_gpu, known_names};
 use loadmaster_sched::{DeviceKind, DeviceSpec, Driver, Machine};
@@ -24,10 +25,10 @@ impl Target {
         if let Some(path) = &args.machine {
             let config = Config::read_path(path)?;
             let speeds = config.speeds.values().copied().map(in_file).collect();
-            return Ok(Self::new(config.machine, speeds));
+            return Ok(Self::new(described(config.machine), speeds));
         }
         let (specs, known) = parse(&args.device)?;
-        let machine = Machine::from_specs(&specs)?;
+        let machine = described(Machine::from_specs(&specs)?);
         let known = known.into_iter().map(|k| k.map(|gpu| (Part::from(gpu.expected()), SpeedSource::DataSheet)));
         let speeds = known.chain(std::iter::repeat(None)).take(machine.devices().len()).collect();
         Ok(Self::new(machine, speeds))
@@ -64,6 +65,24 @@ impl Target {
         };
         self.machine.devices().values().zip(&self.speeds).zip(&self.sources).map(one).collect()
     }
+}
+
+/// The machine with its CUDA devices as a driver describes them that is here, where nobody said what they are. Without one
+/// they are assumed, which the plan then tells.
+fn described(machine: Machine) -> Machine {
+    let told: Vec<_> = machine.devices().values().map(|d| d.gpu).collect();
+    loadmaster_sched::exec::described(machine.clone()).unwrap_or(machine).with_gpus(told)
+}
+
+/// CUDA devices whose GPU is assumed, a line each, for people.
+pub fn told_assumed(machine: &Machine) -> String {
+    let is_assumed = |d: &loadmaster_sched::Device| d.gpu.is_none() && matches!(d.driver, Driver::Cuda { .. });
+    let assumed = machine.devices().iter().filter(|(_, d)| is_assumed(d));
+    let line = |(id, d): (_, &loadmaster_sched::Device)| {
+        let gpu = machine.gpu(id).map_or(String::new(), |gpu| gpu.to_string());
+        format!("  workspace of {}: for {gpu}, assumed\n", fit(&d.name, 32))
+    };
+    assumed.map(line).collect()
 }
 
 /// How many devices' speeds come from where, for people.

@@ -1,6 +1,6 @@
 //! A plan for people: at most 100 columns.
 
-use super::machine::told_sources;
+use super::machine::{told_assumed, told_sources};
 use super::{Told, bytes};
 use crate::commands::table::{Column, Table, fit, wrapped};
 use crate::plan::fit::Purpose;
@@ -34,6 +34,7 @@ pub(super) fn render(told: &Told) -> String {
         c.parallel
     );
     out += &devices(plan);
+    out += &told.target.as_ref().map_or(String::new(), |t| told_assumed(&t.machine));
     out += "\n";
     out += &placement(&plan.layers);
     out += &elsewhere(&plan.layers);

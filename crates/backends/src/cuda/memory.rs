@@ -121,6 +121,26 @@ pub(crate) struct PinnedMemory {
     pub(crate) name: Box<str>,
 }
 
+impl PinnedMemory {
+    /// A buffer that does not count as the device's: a page of the host's that no plan knows of. Errors: the driver's.
+    pub(crate) fn page(&self, size: Bytes) -> Result<Arc<dyn Buffer>, Refused> {
+        let bytes = self.take(size)?;
+        let address = bytes.address();
+        // SAFETY: the driver's pinned memory is plain memory of the process; its owner is `bytes`.
+        Ok(Arc::new(unsafe { HostBuffer::external(address, size, &self.name, Box::new(bytes)) }))
+    }
+
+    fn take(&self, size: Bytes) -> Result<PinnedBytes, Refused> {
+        let core = &self.core;
+        core.context.alive().map_err(|fault| refused(core, &self.name, size, &fault.to_string(), None))?;
+        let bytes = PinnedBytes::new(&core.context, size.get());
+        let bytes = bytes.map_err(|code| refused_by_driver(core, &self.name, size, code))?;
+        // SAFETY: the driver gave as many bytes, which nobody else knows of yet.
+        unsafe { bytes.address().as_ptr().write_bytes(0, size.get() as usize) };
+        Ok(bytes)
+    }
+}
+
 /// Pinned bytes that count as the device's.
 #[expect(dead_code, reason = "bytes are held for their memory")]
 struct Counted {
@@ -152,15 +172,10 @@ impl BufferType for PinnedMemory {
         None
     }
     fn alloc_buffer(&self, size: Bytes) -> Result<Arc<dyn Buffer>, Refused> {
-        let core = &self.core;
-        core.context.alive().map_err(|fault| refused(core, &self.name, size, &fault.to_string(), None))?;
-        let bytes = PinnedBytes::new(&core.context, size.get());
-        let bytes = bytes.map_err(|code| refused_by_driver(core, &self.name, size, code))?;
+        let (core, bytes) = (&self.core, self.take(size)?);
         // Without a limit nothing is refused.
         let _ = core.counters.take(Space::Unlimited, size);
         let address = bytes.address();
-        // SAFETY: the driver gave as many bytes, which nobody else knows of yet.
-        unsafe { address.as_ptr().write_bytes(0, size.get() as usize) };
         let owner = Box::new(Counted { bytes, core: Arc::clone(core), size });
         // SAFETY: the driver's pinned memory is plain memory of the process; `owner` holds it.
         Ok(Arc::new(unsafe { HostBuffer::external(address, size, &self.name, owner) }))

@@ -3,14 +3,15 @@
 //!
 //! A program that has such indices has a word of its own in pinned memory, which GPUs write over the bus: nothing is
 //! copied or waited for where nothing is wrong. Words are handed out in pages and never used again; a page goes when
-//! nobody has a word of it any more. Locks: a stream's list of words is a leaf.
+//! nobody has a word of it any more. A page is 4 KiB of the host, which no plan counts. Locks: a stream's list of words is a leaf.
 
 use super::core::Core;
 use super::launch::types::NodeView;
+use super::memory::PinnedMemory;
 use crate::cpu::{KernelError, SourceIndex};
 use crate::error::{Call, DeviceError, Fault};
 use crate::host::HostBuffer;
-use loadmaster_alloc::{Buffer, BufferType};
+use loadmaster_alloc::Buffer;
 use loadmaster_graph::{Bytes, Op, TensorId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,12 +34,12 @@ pub(crate) struct Pages(Mutex<Option<Page>>);
 
 impl Pages {
     /// A word that nobody uses. Errors: no pinned memory.
-    pub(crate) fn take(&self, pinned: &dyn BufferType) -> Result<Word, Fault> {
+    pub(crate) fn take(&self, pinned: &PinnedMemory) -> Result<Word, Fault> {
         let mut page = self.0.lock();
         let page = match page.take().filter(|page| page.next < WORDS) {
             Some(found) => page.insert(found),
             None => {
-                let buffer = pinned.alloc_buffer(Bytes(WORDS as u64 * WORD)).map_err(Fault::OutOfMemory)?;
+                let buffer = pinned.page(Bytes(WORDS as u64 * WORD)).map_err(Fault::OutOfMemory)?;
                 page.insert(Page { buffer, next: 0 })
             }
         };

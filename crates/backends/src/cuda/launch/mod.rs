@@ -19,6 +19,8 @@ pub(crate) mod sources;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 pub(crate) mod types;
+#[cfg(test)]
+mod workspace_tests;
 
 #[cfg(feature = "cuda")]
 use crate::cpu;
