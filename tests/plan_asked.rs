@@ -221,6 +221,34 @@ fn copies_auto_is_honoured_where_options_say_what_goes_where() {
     assert!(copies(&["--copies", "auto"]) > 1);
 }
 
+#[test]
+fn a_buffer_that_is_too_short_for_a_tensor_is_one_device_less_and_not_the_end() {
+    let model = header("llama3-8b");
+    let short = ["--device", "sim:24GiB,chunk=256MiB", "--ubatch", "2048"];
+    // Scores of 1 GiB: on the other device.
+    let plan = planned(&[&[&model as &str][..], &short, &["--device", "sim:24GiB"]].concat());
+    assert_eq!(plan["fits"], true);
+    assert!(plan["layers"].as_array().unwrap().iter().all(|l| l["device"] == "SIM1"), "{:#}", plan["layers"]);
+    // Where there is no other, that is a no, with what would help.
+    let asked = [&["plan", &model][..], &short, &["--n-gpu-layers", "33"]].concat();
+    let (out, err, status) = loadmaster(&asked);
+    assert_eq!(status, 1, "{err}");
+    assert!(out.contains("it does not fit") && out.contains("kq-0") && out.contains("--ubatch"), "{out}");
+    let (out, _, status) = loadmaster(&[&asked[..], &["--format", "json"]].concat());
+    let plan: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &plan["fits"], &plan["never_fits"]["buffer_type"]), (1, &json!(false), &json!("SIM0")));
+    assert!(plan["relaxations"].as_array().unwrap().len() >= 2, "{plan:#}");
+}
+
+#[test]
+fn a_placement_by_name_that_no_weight_has_is_told() {
+    let model = header("llama3-8b");
+    let asked = ["plan", &model, "--device", "sim:24GiB", "--no-longest", "--override-tensor", "nowhere=CPU"];
+    let (out, err, status) = loadmaster(&asked);
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains("no weight has a name that `nowhere=CPU` matches"), "{out}");
+}
+
 /// Case (c), as it is planned: a mask of 131,072 × 512 × 2 bytes, once for each copy.
 #[test]
 fn a_long_mask_is_copied_only_where_a_deeper_pipeline_pays_for_it() {

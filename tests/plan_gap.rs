@@ -42,11 +42,15 @@ fn random_choices(random: &mut Random, model: &Model) -> Choices {
     }
 }
 
-/// Virtual GPUs and a host of these sizes, some with links of their own.
+/// Virtual GPUs and a host of these sizes, some with links of their own, and some whose buffers may be half as long.
 fn random_machine(random: &mut Random, sizes: &[u64]) -> Machine {
     let (host, gpus) = sizes.split_last().unwrap();
-    let specs = gpus.iter().map(|bytes| format!("sim:{bytes}")).chain([format!("cpu:{host}")]);
-    let specs: Vec<_> = specs.map(|s| s.parse().unwrap()).collect();
+    let gpu = |&bytes: &u64| match random.below(6) {
+        0 => format!("sim:{bytes},chunk={}", bytes / 2),
+        _ => format!("sim:{bytes}"),
+    };
+    let specs: Vec<String> = gpus.iter().map(gpu).chain([format!("cpu:{host}")]).collect();
+    let specs: Vec<_> = specs.iter().map(|s| s.parse().unwrap()).collect();
     let mut parts = Machine::from_specs(&specs).unwrap().parts().clone();
     let n = sizes.len();
     for (from, to) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))).filter(|(a, b)| a != b) {
@@ -75,7 +79,8 @@ fn all_ranges(from: usize, items: usize, devices: usize) -> Vec<Vec<Range<usize>
     (from..=items).flat_map(rest).map(|(end, rest)| std::iter::once(from..end).chain(rest).collect()).collect()
 }
 
-/// Every placement, with the KV cache where it was chosen or on the host; for memory it stays where it was chosen.
+/// Every placement whose tensors have buffers that are long enough, with the KV cache where it was chosen or on the host;
+/// for memory it stays where it was chosen.
 fn all_placements(request: &Request<'_>, base: &Choices, purpose: Purpose) -> Vec<Judged> {
     let items = request.model.params.layers.len() + 1;
     let caches = if base.kv_offload && purpose != Purpose::Memory { vec![true, false] } else { vec![base.kv_offload] };
@@ -88,7 +93,10 @@ fn all_placements(request: &Request<'_>, base: &Choices, purpose: Purpose) -> Ve
             for set in 0..1u32 << free.len() {
                 let mut here = vec![true; items];
                 free.iter().enumerate().for_each(|(bit, &i)| here[i] = set >> bit & 1 == 0);
-                all.push(request.judge(&base, purpose, &ranges, &here).unwrap());
+                match request.judge(&base, purpose, &ranges, &here) {
+                    Ok(judged) => all.push(judged),
+                    Err(error) => assert!(error.never_fits().is_some(), "{error}"),
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 mod args;
 mod llama_cpp;
 mod machine;
+mod never;
 mod several;
 mod text;
 
@@ -10,6 +11,8 @@ pub use args::Args;
 pub use machine::Target;
 
 use crate::engine::Model;
+use crate::placement::Override;
+use crate::plan::Choices;
 use crate::plan::advice::{self, Placing, Relaxation};
 use crate::plan::fit::core::WhyEmpty;
 use crate::plan::fit::costs::Costs;
@@ -32,6 +35,8 @@ pub struct Told {
     pub purpose: Purpose,
     /// What would make it fit, if it does not.
     pub relaxations: Vec<Relaxation>,
+    /// Placements by name that no weight has.
+    pub idle: Vec<String>,
     /// The longest context, unless it was not asked for: `None` inside if there is none.
     pub longest: Option<Option<u32>>,
     /// The longest that was tried.
@@ -43,8 +48,8 @@ pub struct Told {
 impl Told {
     /// A plan and nothing more.
     fn of(plan: SavedPlan) -> Self {
-        let (empty, relaxations, purpose) = (Vec::new(), Vec::new(), Purpose::Decode);
-        Self { plan, empty, purpose, relaxations, longest: None, longest_tried: 0, target: None }
+        let (empty, relaxations, idle, purpose) = (Vec::new(), Vec::new(), Vec::new(), Purpose::Decode);
+        Self { plan, empty, purpose, relaxations, idle, longest: None, longest_tried: 0, target: None }
     }
 }
 
@@ -70,7 +75,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let placer = args.policy().placer();
     let (machine, speeds) = (&target.machine, target.speeds.as_slice());
     let request = Request { model: &model, machine, speeds, placer: &placer, reserve: args.reserve() };
-    let told = Told { target: Some(target.clone()), ..plan(args, &request)? };
+    let told = match plan(args, &request) {
+        Ok(told) => Told { target: Some(target.clone()), ..told },
+        Err(error) => {
+            return match error.downcast_ref::<FitError>().filter(|e| e.never_fits().is_some()) {
+                Some(never) => never::tell(args, &request, &args.choices(&model.params), never),
+                None => Err(error),
+            };
+        }
+    };
     if let Some(path) = &args.output {
         told.plan.write(path)?;
     }
@@ -118,11 +131,12 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     let longest = (!args.no_longest).then(|| longest::longest_context(request, &choices, &prepared));
     let longest_tried = longest::longest_tried(request, &choices);
     let purpose = args.purpose();
-    Ok(Told { empty, purpose, relaxations, longest, longest_tried, ..Told::of(plan) })
+    let idle = idle(request, &base);
+    Ok(Told { empty, purpose, relaxations, idle, longest, longest_tried, ..Told::of(plan) })
 }
 
 /// The placement that the options say, as deep a pipeline as they say.
-fn as_asked(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Result<Fitted, FitError> {
+fn as_asked(args: &Args, request: &Request<'_>, base: &Choices) -> Result<Fitted, FitError> {
     let prepared = request.prepare(base)?;
     let asked = Fitted { choices: base.clone(), prepared, cost: 0.0, gap: None, planned: 1, empty: Vec::new() };
     match args.copies {
@@ -132,7 +146,7 @@ fn as_asked(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> 
 }
 
 /// The chosen placement; `None` if none fits, which the plan of the given options then explains.
-fn fit(args: &Args, request: &Request<'_>, base: &crate::plan::Choices) -> Result<Option<Fitted>, FitError> {
+fn fit(args: &Args, request: &Request<'_>, base: &Choices) -> Result<Option<Fitted>, FitError> {
     let fitted = match args.copies {
         Some(Depth::Auto) => request.fit_with_depth(base, args.purpose()),
         Some(Depth::Exactly(_)) | None => request.fit(base, args.purpose()),
@@ -155,11 +169,8 @@ fn tell(args: &Args, told: &Told) -> anyhow::Result<ExitCode> {
 
 fn json(told: &Told) -> anyhow::Result<Value> {
     let mut object = serde_json::to_value(&told.plan)?;
-    object["relaxations"] = told
-        .relaxations
-        .iter()
-        .map(|r| json!({ "what": r.what, "choices": r.choices, "predicted": r.predicted }))
-        .collect();
+    object["relaxations"] = relaxations_json(&told.relaxations);
+    object["idle_overrides"] = json!(told.idle);
     if let Some(target) = &told.target {
         object["speeds"] = target.json();
     }
@@ -178,6 +189,20 @@ fn json(told: &Told) -> anyhow::Result<Value> {
         })
         .collect();
     Ok(object)
+}
+
+fn relaxations_json(relaxations: &[Relaxation]) -> Value {
+    relaxations.iter().map(|r| json!({ "what": r.what, "choices": r.choices, "predicted": r.predicted })).collect()
+}
+
+/// Placements by name that no weight of the model has.
+fn idle(request: &Request<'_>, choices: &Choices) -> Vec<String> {
+    let names = || request.model.file.tensors().iter().map(|t| &*t.name);
+    let is_idle = |text: &&String| {
+        Override::parse(text, request.machine)
+            .is_ok_and(|o| names().all(|name| Override::find(std::slice::from_ref(&o), name).is_none()))
+    };
+    choices.override_tensor.iter().filter(is_idle).cloned().collect()
 }
 
 /// Bytes for people.

@@ -3,6 +3,7 @@
 use super::machine::{told_assumed, told_sources};
 use super::{Told, bytes};
 use crate::commands::table::{Column, Table, fit, wrapped};
+use crate::plan::advice::Relaxation;
 use crate::plan::fit::Purpose;
 use crate::plan::fit::core::WhyEmpty;
 use crate::plan::longest::CONTEXT_BLOCK;
@@ -38,6 +39,10 @@ pub(super) fn render(told: &Told) -> String {
     out += "\n";
     out += &placement(&plan.layers);
     out += &elsewhere(&plan.layers);
+    for text in &told.idle {
+        out += &fit(&format!("  no weight has a name that `{text}` matches"), WIDTH);
+        out += "\n";
+    }
     let graph =
         |splits: usize, copies: usize, moved: u64| format!("{splits} splits, {copies} copies ({})", bytes(moved));
     let full = &plan.prefill;
@@ -170,6 +175,18 @@ fn range(run: &[LayerPlan]) -> String {
     }
 }
 
+/// What would make it fit.
+pub(super) fn advice(relaxations: &[Relaxation]) -> String {
+    if relaxations.is_empty() {
+        return "no change of up to three kinds makes it fit\n".to_owned();
+    }
+    let line = |r: &Relaxation| {
+        let line = format!("  {}: {:.1} tokens/s", r.what, r.predicted.decode);
+        wrapped(&line, WIDTH - INDENT).join(&format!("\n{}", " ".repeat(INDENT))) + "\n"
+    };
+    std::iter::once("it would with\n".to_owned()).chain(relaxations.iter().map(line)).collect()
+}
+
 fn verdict(told: &Told) -> String {
     let plan = &told.plan;
     let mut out = String::new();
@@ -191,14 +208,7 @@ fn verdict(told: &Told) -> String {
             let parts: Vec<String> = parts.iter().map(|(what, n)| format!("{what} {:.0} %", share(*n))).collect();
             out += &format!("  {}: {}\n", fit(&d.name, WIDTH / 2), parts.join(", "));
         }
-        out += if told.relaxations.is_empty() {
-            "no change of up to three kinds makes it fit\n"
-        } else {
-            "it would with\n"
-        };
-        for r in &told.relaxations {
-            out += &format!("  {}: {:.1} tokens/s\n", r.what, r.predicted.decode);
-        }
+        out += &advice(&told.relaxations);
     }
     match told.longest {
         None => {}

@@ -13,10 +13,10 @@ mod stages;
 use self::core::WhyEmpty;
 use super::{Choices, ChoicesError};
 use crate::engine::{EngineError, Model, Outlook, Prepared, Room, prepare, prepare_while, rooms};
-use loadmaster_alloc::Placer;
+use loadmaster_alloc::{AllocError, Placer};
 use loadmaster_graph::{Bytes, DeviceId, IdVec, PoolId};
-use loadmaster_sched::Machine;
 use loadmaster_sched::exec::PathTable;
+use loadmaster_sched::{Machine, SchedError};
 
 pub use search::Judged;
 
@@ -79,6 +79,29 @@ pub enum FitError {
         /// Devices.
         devices: usize,
     },
+}
+
+/// A tensor that is longer than any buffer of its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NeverFits<'e> {
+    /// The device's kind of memory.
+    pub buffer_type: &'e str,
+    /// The tensor's name.
+    pub tensor: &'e str,
+    /// Its bytes.
+    pub needed: Bytes,
+    /// The longest buffer.
+    pub largest: Bytes,
+}
+
+impl FitError {
+    /// The tensor that no buffer is long enough for, if that is what is wrong.
+    #[must_use]
+    pub fn never_fits(&self) -> Option<NeverFits<'_>> {
+        let Self::Engine(EngineError::Plan(SchedError::Alloc(error))) = self else { return None };
+        let AllocError::NeverFits { tensor, buffer_type, needed, largest } = error else { return None };
+        Some(NeverFits { buffer_type, tensor: &tensor.name, needed: *needed, largest: *largest })
+    }
 }
 
 impl Request<'_> {

@@ -210,8 +210,19 @@ impl<'r, 'a> Search<'r, 'a> {
             }
             let machine = self.request.machine;
             let choices = self.stages.choices(machine, &solution.ranges, &solution.experts_here, &self.choices);
-            let Outlook { prepared, is_whole } = self.request.prepare_while(&choices, |p| self.request.fits(p))?;
             self.planned += 1;
+            let Outlook { prepared, is_whole } = match self.request.prepare_while(&choices, |p| self.request.fits(p)) {
+                Ok(outlook) => outlook,
+                // Elsewhere the tensor may have a buffer that is long enough.
+                Err(error) => match error.never_fits() {
+                    Some(never) if self.exclude(&solution, never.buffer_type) => {
+                        self.cut(beat);
+                        continue;
+                    }
+                    Some(_) => break,
+                    None => return Err(error),
+                },
+            };
             let news = self.learn(&solution, &prepared, is_whole);
             if is_whole && self.request.fits(&prepared) {
                 self.chosen = Some(solution);
@@ -246,6 +257,19 @@ impl<'r, 'a> Search<'r, 'a> {
             let staged = if span.device == 0 { self.staged_on_host(prepared) } else { 0 };
             let bytes = rest.max(need.compute.get()).saturating_add(staged);
             news |= self.arenas.learn(span, Learned { bytes, is_whole });
+        }
+        news
+    }
+
+    /// Takes in that something of a placement is longer than any buffer of this kind. Whether that is news.
+    fn exclude(&mut self, solution: &Solution, buffer_type: &str) -> bool {
+        let spans = self.problem(&no_arena).spans(&solution.ranges, &solution.experts_here);
+        let machine = self.request.machine;
+        let mut news = false;
+        for (span, &device) in spans.iter().zip(&self.stages.devices) {
+            if &*machine.compute_type(device).name == buffer_type {
+                news |= self.arenas.learn(span, Learned { bytes: u64::MAX, is_whole: true });
+            }
         }
         news
     }

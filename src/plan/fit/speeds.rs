@@ -43,7 +43,8 @@ pub struct KnownGpu {
     pub name: &'static str,
     /// What the memory of kernels depends on; `None`: this program has no kernels for it, and counts none.
     pub target: Option<GpuTarget>,
-    /// Its memory, in the binary units that it is built of; drivers keep some of it for themselves.
+    /// Its memory, in the binary units that it is built of, less what error correction takes where it is on as delivered;
+    /// drivers keep some more for themselves.
     pub memory: Bytes,
     /// Bytes a second of its memory, and dense half-precision products (summed in single precision where the maker tells
     /// the two apart), at their peaks.
@@ -105,8 +106,13 @@ const fn cuda(
     gpu(name, Some(GpuTarget::described(arch, multiprocessors)), gib, gb_per_s, tflops, source)
 }
 
+/// A card whose error correction, on as delivered, takes a sixteenth of its memory.
+const fn corrected(card: KnownGpu) -> KnownGpu {
+    KnownGpu { memory: Bytes(card.memory.0 / 16 * 15), ..card }
+}
+
 /// Architecture and multiprocessors, memory in GiB, GB/s and dense FP16 TFLOP/s (half of what is stated with sparsity). Peaks: nothing here was measured,
-/// and predictions from them order placements rather than promise speeds.
+/// and predictions from them order placements rather than promise speeds. The H200's 141 GB are 140 GiB and a little.
 pub const KNOWN_GPUS: &[KnownGpu] = &[
     cuda(
         "rtx3060",
@@ -123,7 +129,7 @@ pub const KNOWN_GPUS: &[KnownGpu] = &[
         16,
         288.0,
         44.0,
-        "GeForce RTX 4060 Ti specifications (twice its 22 TFLOP/s in single precision)",
+        "GeForce RTX 4060 Ti specifications (16 GB; twice its 22 TFLOP/s in single precision)",
     ),
     cuda(
         "rtx4070",
@@ -136,17 +142,17 @@ pub const KNOWN_GPUS: &[KnownGpu] = &[
     cuda("rtx4080", (89, 76), 16, 716.8, 97.5, ADA),
     cuda("rtx4090", (89, 128), 24, 1008.0, 165.2, ADA),
     cuda("rtx5090", (120, 170), 32, 1792.0, 209.5, "NVIDIA RTX Blackwell GPU Architecture (whitepaper)"),
-    cuda("a10", (86, 72), 24, 600.0, 125.0, "NVIDIA A10 Tensor Core GPU datasheet"),
+    corrected(cuda("a10", (86, 72), 24, 600.0, 125.0, "NVIDIA A10 Tensor Core GPU datasheet")),
     cuda("a30", (80, 56), 24, 933.0, 165.0, "NVIDIA A30 Tensor Core GPU datasheet"),
-    cuda("a40", (86, 84), 48, 696.0, 149.7, "NVIDIA A40 datasheet"),
+    corrected(cuda("a40", (86, 84), 48, 696.0, 149.7, "NVIDIA A40 datasheet")),
     cuda("a100-40", (80, 108), 40, 1555.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet"),
     cuda("a100-80", (80, 108), 80, 2039.0, 312.0, "NVIDIA A100 Tensor Core GPU datasheet (80GB SXM)"),
     cuda("v100", (70, 80), 32, 900.0, 125.0, "NVIDIA V100 Tensor Core GPU datasheet (SXM2)"),
-    cuda("l4", (89, 58), 24, 300.0, 121.0, "NVIDIA L4 Tensor Core GPU datasheet"),
-    cuda("l40s", (89, 142), 48, 864.0, 362.0, "NVIDIA L40S GPU datasheet"),
+    corrected(cuda("l4", (89, 58), 24, 300.0, 121.0, "NVIDIA L4 Tensor Core GPU datasheet")),
+    corrected(cuda("l40s", (89, 142), 48, 864.0, 362.0, "NVIDIA L40S GPU datasheet")),
     cuda("h100-pcie", (90, 114), 80, 2000.0, 756.0, "NVIDIA H100 Tensor Core GPU datasheet (PCIe)"),
     cuda("h100-sxm", (90, 132), 80, 3350.0, 989.0, "NVIDIA H100 Tensor Core GPU datasheet (SXM)"),
-    cuda("h200", (90, 132), 141, 4800.0, 989.0, "NVIDIA H200 Tensor Core GPU datasheet (SXM)"),
+    cuda("h200", (90, 132), 140, 4800.0, 989.0, "NVIDIA H200 Tensor Core GPU datasheet (SXM)"),
     gpu("mi300x", None, 192, 5300.0, 1307.0, "AMD Instinct MI300X accelerator data sheet"),
     gpu("rx7900xtx", None, 24, 960.0, 122.8, "AMD Radeon RX 7900 XTX specifications"),
 ];
