@@ -163,6 +163,31 @@ fn without_a_driver_cuda_devices_are_an_error_that_says_why_and_everything_else_
 }
 
 #[test]
+fn cublas_is_turned_off_or_named_by_a_variable_and_devices_say_so() {
+    let Some(simulator) = simulated("devices=1") else { return };
+    drop(simulator);
+    let driver = Simulator::find().unwrap();
+    for (variable, config, by) in [
+        ("off", "cublas=rule", "own kernels (cuBLAS: LOADMASTER_CUBLAS is off)"),
+        ("", "cublas=rule", "cuBLAS 12.8 from 32 columns on, 512 for quantized weights"),
+        // The stand-in driver takes its own functions only, whatever is named.
+        ("/nonexistent/libcublas.so", "cublas=off", "own kernels (cuBLAS: the stand-in driver offers none)"),
+        (
+            "",
+            "cublas=wrong",
+            "own kernels (cuBLAS: it failed its test: element 0 of 1 products of F32 is 337, not 336)",
+        ),
+    ] {
+        let mut command = Command::cargo_bin("loadmaster").unwrap();
+        command.env("LOADMASTER_CUDA_DRIVER", &driver).env("LOADMASTER_CUDASIM", config);
+        let output = command.env("LOADMASTER_CUBLAS", variable).args(["devices", "--json"]).output().unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(value["products"][0]["by"], by, "{variable} {config}");
+        assert_eq!(value["products"].as_array().unwrap().len(), 1);
+    }
+}
+
+#[test]
 fn devices_are_shown_with_their_paths_and_why() {
     let Some(simulator) = simulated("devices=2") else { return };
     drop(simulator);
