@@ -5,9 +5,7 @@ use loadmaster_backends::{Call, CommandId, Compiled, Device, DeviceError, Fault,
 use loadmaster_graph::{Bytes, DType, Op, TensorId, contiguous_strides};
 use std::sync::Arc;
 
-const COUNT: usize = 2;
-
-/// A node whose operand `ids` holds [`COUNT`] indices into 3 rows or experts.
+/// A node whose operand `ids` holds indices into 3 rows or experts.
 struct Node {
     op: Op,
     /// Type and extents of the sources, then of the result.
@@ -17,7 +15,9 @@ struct Node {
 
 fn nodes() -> Vec<Node> {
     let (f32, f16, q8, i32, i64) = (DType::F32, DType::F16, DType::Q8_0, DType::I32, DType::I64);
-    let two = [COUNT as u64, 1, 1, 1];
+    let two = [2, 1, 1, 1];
+    // As many tokens as are grouped by expert.
+    let tokens = 12;
     let rows = |n| [32, n, 1, 1];
     let node = |op, ids, operands: Vec<(DType, [u64; 4])>| Node { op, operands, ids };
     vec![
@@ -27,6 +27,11 @@ fn nodes() -> Vec<Node> {
         node(Op::AddId, 2, vec![(f32, rows(2)), (f32, rows(3)), (i32, two), (f32, rows(2))]),
         node(Op::MulMatId, 2, vec![(f16, [32, 5, 3, 1]), (f32, rows(1)), (i32, two), (f32, [5, 2, 1, 1])]),
         node(Op::MulMatId, 2, vec![(q8, [32, 5, 3, 1]), (f32, rows(2)), (i32, two), (f32, [5, 2, 1, 1])]),
+        node(
+            Op::MulMatId,
+            2,
+            vec![(q8, [32, 5, 3, 1]), (f32, [32, 1, tokens, 1]), (i32, [2, tokens, 1, 1]), (f32, [5, 2, tokens, 1])],
+        ),
     ]
 }
 
@@ -63,19 +68,22 @@ fn compile(device: &dyn Device, node: &Node) -> (Arc<dyn Compiled>, Region) {
         sources.push(Some(dst));
     }
     program.push(TensorId::new(7), node.op, Vec::new().into(), sources, dst);
-    let (dtype, _) = node.operands[node.ids];
-    let len = Bytes(COUNT as u64 * if dtype == DType::I64 { 8 } else { 4 });
-    (device.compile(program).unwrap(), Region { buffer, offset: Bytes(offsets[node.ids]), len })
+    let (dtype, ne) = node.operands[node.ids];
+    let len = contiguous_strides(dtype, &ne).unwrap()[3] * ne[3];
+    (device.compile(program).unwrap(), Region { buffer, offset: Bytes(offsets[node.ids]), len: Bytes(len) })
 }
 
-fn run(device: &dyn Device, node: &Node, times: usize, ids: [i64; COUNT]) -> Result<(), DeviceError> {
+/// Runs with indices that end with the second of `ids`; all others are the first.
+fn run(device: &dyn Device, node: &Node, times: usize, ids: [i64; 2]) -> Result<(), DeviceError> {
     let (program, region) = compile(device, node);
-    let wide = region.len.get() as usize == 8 * COUNT;
-    let bytes = |id: i64| if wide { id.to_le_bytes().to_vec() } else { (id as i32).to_le_bytes().to_vec() };
+    let is_wide = node.operands[node.ids].0 == DType::I64;
+    let count = region.len.get() as usize / if is_wide { 8 } else { 4 };
+    let bytes = |id: i64| if is_wide { id.to_le_bytes().to_vec() } else { (id as i32).to_le_bytes().to_vec() };
     let stream = device.create_stream().unwrap();
     let all = CommandId::new(0)..CommandId::new(program.len());
-    let try_run = |ids: [i64; COUNT]| {
-        device.upload(&region, &ids.map(bytes).concat()).unwrap();
+    let try_run = |[others, last]: [i64; 2]| {
+        let all_ids: Vec<u8> = (1..=count).flat_map(|i| bytes(if i < count { others } else { last })).collect();
+        device.upload(&region, &all_ids).unwrap();
         (0..times).for_each(|_| drop(stream.execute(&program, all.clone())));
         stream.synchronize()
     };

@@ -166,7 +166,7 @@ fn cuda_kernels_compiled_for_the_host_agree_with_the_reference_and_each_is_launc
     for topic in TOPICS {
         topic().iter().for_each(|case| case.check(&new));
     }
-    products::cases().iter().for_each(|case| case.check(&old));
+    products::cases().iter().chain(&products::by_id()).for_each(|case| case.check(&old));
     let (mut launched, all) = new[0].coverage();
     launched.extend(old[0].coverage().0);
     let idle: Vec<_> = all.symmetric_difference(&launched).collect();

@@ -91,5 +91,33 @@ pub fn by_id() -> Vec<Case> {
             cases.push(Case::new(Op::MulMatId, &[], src, dst, tolerance(dtype)));
         }
     }
+    cases.extend(grouped(rng));
+    cases
+}
+
+/// Many tokens whose experts are unevenly asked for: no expert twice, some never, all one, more than a tile of one.
+fn grouped(rng: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [DType::F32, DType::F16, DType::Q4_0, DType::Q6K] {
+        let k = dtype.block_len().max(32);
+        for used in 1..=8 {
+            let (experts, tokens) = (16, [9, 10, 33][used as usize % 3]);
+            let w = Host::random(dtype, [k, 7, experts, 1], Lay::Padded, rng);
+            let x = Host::random(DType::F32, [k, if used % 2 == 0 { used } else { 1 }, tokens, 1], Lay::Padded, rng);
+            let expert = |i: u64, t: u64| match used {
+                1 => 15,
+                2 => i * 9 + t % 2,
+                _ => (i * 2 + t) % experts,
+            };
+            let ids = Host::ints(DType::I32, [used, tokens, 1, 1], Lay::Padded, |[i, t, ..]| expert(i, t) as i64);
+            let dst = (DType::F32, [7, used, tokens, 1], Lay::Padded);
+            cases.push(Case::new(Op::MulMatId, &[], vec![Some(w), Some(x), Some(ids)], dst, tolerance(dtype)));
+        }
+        let w = Host::random(dtype, [k, 65, 3, 1], Lay::Packed, rng);
+        let x = Host::random(DType::F32, [k, 1, 130, 1], Lay::Packed, rng);
+        let ids = Host::ints(DType::I32, [1, 130, 1, 1], Lay::Packed, |[_, t, ..]| if t == 5 { 0 } else { 2 });
+        let dst = (DType::F32, [65, 1, 130, 1], Lay::Packed);
+        cases.push(Case::new(Op::MulMatId, &[], vec![Some(w), Some(x), Some(ids)], dst, tolerance(dtype)));
+    }
     cases
 }

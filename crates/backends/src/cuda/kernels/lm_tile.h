@@ -12,6 +12,8 @@ struct LmTile {
     LmLong row, column, j, k;
     int rows, columns;
     const LmByte* weights;
+    // Columns that are not neighbours: the pairs (index of a token, token) whose columns these are, else null.
+    const int* pairs;
 };
 LM_DEVICE LmTile lm_tile(const LmArgs& a) {
     LmTile t;
@@ -22,7 +24,54 @@ LM_DEVICE LmTile lm_tile(const LmArgs& a) {
     t.rows = a.dst.ne[0] - t.row < LM_TILE ? static_cast<int>(a.dst.ne[0] - t.row) : LM_TILE;
     t.columns = a.dst.ne[1] - t.column < LM_TILE ? static_cast<int>(a.dst.ne[1] - t.column) : LM_TILE;
     t.weights = lm_at(a.src[0], 0, 0, t.j / (a.dst.ne[2] / a.src[0].ne[2]), t.k / (a.dst.ne[3] / a.src[0].ne[3]));
+    t.pairs = nullptr;
     return t;
+}
+
+// Pairs grouped by expert (experts.cu), behind each other: where each expert's pairs start, where its tiles of columns do,
+// each list with its end, and the pairs, i + t * (indices of a token).
+struct LmGroups {
+    int* starts;
+    int* tiles;
+    int* pairs;
+};
+LM_DEVICE LmGroups lm_groups(void* data, LmLong experts) {
+    int* starts = static_cast<int*>(data);
+    LmGroups g = {starts, starts + experts + 1, starts + 2 * (experts + 1)};
+    return g;
+}
+
+// The tile's place among the tiles of all experts; false: there are fewer. Grid: x tiles of rows, y tiles of columns.
+LM_DEVICE bool lm_expert_tile(const LmArgs& a, LmTile& t) {
+    int experts = static_cast<int>(a.src[0].ne[2]), y = static_cast<int>(blockIdx.y);
+    LmGroups g = lm_groups(a.src[2].data, experts);
+    if (y >= g.tiles[experts]) return false;
+    int e = 0;
+    for (int end = experts; end - e > 1;) {
+        int middle = (e + end) / 2;
+        if (g.tiles[middle] <= y) e = middle;
+        else end = middle;
+    }
+    int first = g.starts[e] + (y - g.tiles[e]) * LM_TILE, rest = g.starts[e + 1] - first;
+    t.row = static_cast<LmLong>(blockIdx.x) * LM_TILE;
+    t.column = t.j = t.k = 0;
+    t.rows = a.dst.ne[0] - t.row < LM_TILE ? static_cast<int>(a.dst.ne[0] - t.row) : LM_TILE;
+    t.columns = rest < LM_TILE ? rest : LM_TILE;
+    t.weights = lm_at(a.src[0], 0, 0, e, 0);
+    t.pairs = g.pairs + first;
+    return true;
+}
+
+// The activations of a tile's column, and an element of its result.
+LM_DEVICE const LmByte* lm_column_in(const LmArgs& a, const LmTile& t, int column) {
+    if (!t.pairs) return lm_at(a.src[1], 0, t.column + column, t.j, t.k);
+    LmLong pair = t.pairs[column], used = a.dst.ne[1];
+    return lm_at(a.src[1], 0, pair % used % a.src[1].ne[1], pair / used, 0);
+}
+LM_DEVICE float* lm_column_out(const LmArgs& a, const LmTile& t, int row, int column) {
+    if (!t.pairs) return reinterpret_cast<float*>(lm_at(a.dst, t.row + row, t.column + column, t.j, t.k));
+    LmLong pair = t.pairs[column], used = a.dst.ne[1];
+    return reinterpret_cast<float*>(lm_at(a.dst, t.row + row, pair % used, pair / used, 0));
 }
 // Scales of a part of weights with their factors, or of a part of activations.
 struct alignas(16) LmFour {
@@ -69,7 +118,7 @@ template <class F> LM_DEVICE void lm_load_parts(const LmArgs& a, const LmTile& t
     lm_put_part(s.weights + line * LM_PART_ROW + inner * 8, q);
     s.weight_scales[place] = scales;
     LmPart x = {{0, 0, 0, 0, 0, 0, 0, 0}, 0.0f, 0.0f, 0.0f};
-    if (line < t.columns && part < k / 32) x = lm_part(lm_record(lm_at(a.src[1], 0, t.column + line, t.j, t.k), k), part);
+    if (line < t.columns && part < k / 32) x = lm_part(lm_record(lm_column_in(a, t, line), k), part);
     lm_put_part(s.columns + line * LM_PART_ROW + inner * 8, x.q);
     float unit = F::WIDE ? x.d : 1.0f;
     LmFour numbers = {{x.d, unit * x.t0, F::WIDE ? unit * x.t1 : 0.0f, 0.0f}};

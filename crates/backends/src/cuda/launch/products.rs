@@ -1,6 +1,6 @@
 //! MUL_MAT and MUL_MAT_ID.
 
-use super::build::{Build, byte_rows, scratch};
+use super::build::{Build, byte_rows, scratch, tensor};
 use super::library;
 use super::node::Node;
 use super::types::{Launches, Layout, Target, Work};
@@ -32,6 +32,9 @@ struct Kernels {
     /// On matrix units, which take no 32-bit floats.
     by_units: Option<&'static str>,
     by_id: &'static str,
+    /// The same for many tokens, grouped by expert.
+    by_id_many: &'static str,
+    by_id_units: Option<&'static str>,
 }
 
 /// How activations are rounded for a weight type.
@@ -46,20 +49,26 @@ pub(super) enum Rounding {
 }
 
 macro_rules! kernels {
-    ($name:literal, $by_units:expr) => {
+    ($name:literal, $by_units:expr, $by_id_units:expr) => {
         Kernels {
             one: concat!("lm_mul_mat_vec1_", $name),
             few: concat!("lm_mul_mat_vec8_", $name),
             many: concat!("lm_mul_mat_tile_", $name),
             by_units: $by_units,
             by_id: concat!("lm_mul_mat_id_", $name),
+            by_id_many: concat!("lm_mul_mat_tile_id_", $name),
+            by_id_units: $by_id_units,
         }
     };
     ($($dtype:ident $name:literal,)*) => {
         fn kernels(weights: DType) -> Option<Kernels> {
             Some(match weights {
-                DType::F32 => kernels!("f32", None),
-                $(DType::$dtype => kernels!($name, Some(concat!("lm_mul_mat_mma_", $name))),)*
+                DType::F32 => kernels!("f32", None, None),
+                $(DType::$dtype => kernels!(
+                    $name,
+                    Some(concat!("lm_mul_mat_mma_", $name)),
+                    Some(concat!("lm_mul_mat_mma_id_", $name))
+                ),)*
                 _ => return None,
             })
         }
@@ -76,7 +85,9 @@ pub(super) fn named(weights: DType) -> Vec<(&'static str, &'static str)> {
     let of = |k: Kernels| {
         let by_units = k.by_units.map(|kernel| ("mul_mat_mma", kernel));
         let [vec, tile, id] = ["mul_mat_vec", "mul_mat_tile", "mul_mat_id"];
-        [(vec, k.one), (vec, k.few), (tile, k.many), (id, k.by_id)].into_iter().chain(by_units)
+        let by_id_units = k.by_id_units.map(|kernel| ("mul_mat_mma_id", kernel));
+        let own = [(vec, k.one), (vec, k.few), (tile, k.many), (id, k.by_id), ("mul_mat_tile_id", k.by_id_many)];
+        own.into_iter().chain(by_units).chain(by_id_units)
     };
     kernels(weights).into_iter().flat_map(of).collect()
 }
@@ -151,8 +162,54 @@ pub(super) fn mul_mat(node: &Node<'_>, target: &Target) -> Result<Launches, Unsu
     Ok(with_activations(build, &x, w.dtype))
 }
 
+/// Up to this many tokens, each product with an expert is one by itself.
+const FEW_TOKENS: u64 = 8;
+
+/// MUL_MAT_ID for many tokens: the pairs of a token and an index are grouped by expert, and go through tiles whose columns
+/// are one expert's. Scratch memory: records of the activations, then the groups (`LmGroups` of lm_tile.h). `None`: few
+/// tokens or no expert. Errors: more tiles than a grid has blocks.
+fn by_expert(
+    node: &Node<'_>,
+    w: &Layout,
+    x: &Layout,
+    ids: &Layout,
+    dst: &Layout,
+    kernels: &Kernels,
+    target: &Target,
+) -> Result<Option<Launches>, Unsupported> {
+    let (experts, pairs) = (w.ne[2], ids.elements());
+    // A tile for every full one, and one for the rest of each expert.
+    let tiles = pairs / TILE + experts.min(pairs);
+    if dst.ne[2] <= FEW_TOKENS || experts == 0 {
+        return Ok(None);
+    }
+    let places = grid(node, dst.ne[0].div_ceil(TILE), tiles, 1)?;
+    let [blocks, ..] = grid(node, experts, 1, 1)?;
+    let (source, kernel) = match kernels.by_id_units.filter(|_| target.arch >= MATRIX_UNITS) {
+        Some(kernel) => ("mul_mat_mma_id", kernel),
+        None => ("mul_mat_tile_id", kernels.by_id_many),
+    };
+    let product = Build::new(source, kernel, dst).source(0, w).grid(places, TILE_THREADS);
+    let mut launches = with_activations(product, x, w.dtype);
+    let at = scratch(launches.scratch_bytes.next_multiple_of(256));
+    let words = 2 * (experts + 1) + pairs;
+    let groups = Layout { dtype: DType::I32, ne: [words, 1, 1, 1], nb: [4, 4 * words, 4 * words, 4 * words] };
+    let group = |kernel| Build::new("experts", kernel, &groups).dst_at(at).longs([experts]);
+    let sort =
+        group("lm_group_experts").source_at(0, ids, super::build::source(2)).source_at(1, dst, super::build::DST);
+    let sort = sort.watched().grid([blocks, 1, 1], 256).done();
+    let count = group("lm_group_tiles").grid([1; 3], 32).done();
+    if let Some(Work::Kernel(product)) = launches.list.last_mut() {
+        product.args.src[2] = tensor(&groups);
+        product.src[2] = at;
+    }
+    launches.list.insert_many(0, [sort, count]);
+    launches.scratch_bytes = at.offset + 4 * words;
+    Ok(Some(launches))
+}
+
 /// MUL_MAT_ID.
-pub(super) fn mul_mat_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
+pub(super) fn mul_mat_id(node: &Node<'_>, target: &Target) -> Result<Launches, Unsupported> {
     let (w, x, ids, dst) = (node.src(0)?, node.src(1)?, node.src(2)?, node.dst());
     check(node, &w, &x, &dst)?;
     node.require(w.ne[3] == 1 && x.ne[3] == 1 && dst.ne[3] == 1, "the fourth extent must be 1")?;
@@ -160,6 +217,9 @@ pub(super) fn mul_mat_id(node: &Node<'_>) -> Result<Launches, Unsupported> {
     let repeats = x.ne[1] != 0 && ids.ne[0].is_multiple_of(x.ne[1]);
     node.require(repeats && x.ne[2] == ids.ne[1], "activations must repeat over the indices")?;
     let kernels = node.require_some(kernels(w.dtype), NO_PRODUCT)?;
+    if let Some(grouped) = by_expert(node, &w, &x, &ids, &dst, &kernels, target)? {
+        return Ok(grouped);
+    }
     let grid = grid(node, dst.ne[0].div_ceil(WARPS), dst.ne[1], dst.ne[2])?;
     let build =
         Build::new("mul_mat_id", kernels.by_id, &dst).source(0, &w).source(2, &ids).watched().grid(grid, THREADS);

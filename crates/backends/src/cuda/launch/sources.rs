@@ -55,8 +55,17 @@ macro_rules! sources {
 }
 
 /// What sources include.
-pub(crate) const HEADERS: &[File] =
-    headers!["lm_args.h", "lm_blocks.h", "lm_common.h", "lm_encode.h", "lm_mma.h", "lm_product.h", "lm_tile.h",];
+pub(crate) const HEADERS: &[File] = headers![
+    "lm_args.h",
+    "lm_blocks.h",
+    "lm_common.h",
+    "lm_encode.h",
+    "lm_mma.h",
+    "lm_mma_body.h",
+    "lm_product.h",
+    "lm_tile.h",
+    "lm_tile_body.h",
+];
 
 /// The sources.
 pub(crate) const SOURCES: &[File] = sources![
@@ -64,9 +73,12 @@ pub(crate) const SOURCES: &[File] = sources![
     "attention",
     "copy",
     "elementwise",
+    "experts",
     "mul_mat_id",
     "mul_mat_mma",
+    "mul_mat_mma_id",
     "mul_mat_tile",
+    "mul_mat_tile_id",
     "mul_mat_vec",
     "norm",
     "reduce",

@@ -56,6 +56,15 @@ fn product(weights: DType, rows: u64, of: Batch) -> (Op, Vec<Option<Layout>>, La
     (Op::MulMat, vec![Some(w), Some(layout(DType::F32, [512, tokens, 1, 1]))], layout(DType::F32, [rows, tokens, 1, 1]))
 }
 
+/// Weights of 8 experts, of which each token has 4.
+fn by_expert(weights: DType, rows: u64, of: Batch) -> (Op, Vec<Option<Layout>>, Layout) {
+    let tokens = of.tokens * of.sequences;
+    let w = layout(weights, [512, rows, 8, 1]);
+    let x = layout(DType::F32, [512, 1, tokens, 1]);
+    let ids = layout(DType::I32, [4, tokens, 1, 1]);
+    (Op::MulMatId, vec![Some(w), Some(x), Some(ids)], layout(DType::F32, [rows, 4, tokens, 1]))
+}
+
 fn smaller(random: &mut Random, than: Batch) -> Batch {
     let sequences = 1 + random.below(than.sequences);
     let tokens = 1 + random.below(than.tokens * than.sequences / sequences);
@@ -70,12 +79,13 @@ fn no_smaller_batch_needs_a_larger_workspace() {
         let target = if random.below(2) == 0 { library } else { Target { library: None, ..library } };
         let shared = random.pick(&[1, 2, 4, 8]);
         let heads = shared * (1 + random.below(8));
-        let (kind, rows) = (random.below(3), 1 + random.below(400));
+        let (kind, rows) = (random.below(4), 1 + random.below(400));
         let weights = random.pick(&[DType::F32, DType::F16, DType::Bf16, DType::Q8_0, DType::Q4K]);
         let make = |of: Batch| match kind {
             0 => attention(heads, shared, of),
             1 => scores(heads, shared, of),
-            _ => product(weights, rows, of),
+            2 => product(weights, rows, of),
+            _ => by_expert(weights, rows, of),
         };
         let sequences = 1 + random.below(6);
         let tokens = 1 + random.below(600);
