@@ -161,9 +161,14 @@ fn elsewhere(layers: &[LayerPlan]) -> String {
         let names: Vec<String> = runs.map(range).collect();
         let line =
             format!("  {} of weights by name on {}: of layers {}", bytes(sum), fit(home, NAME), names.join(", "));
-        wrapped(&line, WIDTH - INDENT).join(&format!("\n{}", " ".repeat(INDENT))) + "\n"
+        listed(&line)
     };
     homes.into_iter().map(one).collect()
+}
+
+/// An entry of a list, on as many lines as it needs.
+fn listed(text: &str) -> String {
+    format!("  {}\n", wrapped(text, WIDTH - INDENT).join(&format!("\n{}", " ".repeat(INDENT))))
 }
 
 /// The names of layers that follow each other.
@@ -181,8 +186,8 @@ pub(super) fn advice(relaxations: &[Relaxation]) -> String {
         return "no change of up to three kinds makes it fit\n".to_owned();
     }
     let line = |r: &Relaxation| {
-        let line = format!("  {}: {:.1} tokens/s", r.what, r.predicted.decode);
-        wrapped(&line, WIDTH - INDENT).join(&format!("\n{}", " ".repeat(INDENT))) + "\n"
+        let line = format!("{}: {:.1} tokens/s", r.what, r.predicted.decode);
+        listed(&line)
     };
     std::iter::once("it would with\n".to_owned()).chain(relaxations.iter().map(line)).collect()
 }
