@@ -54,6 +54,8 @@ impl ServiceState {
     ) -> Result<Arc<Self>, EngineError> {
         let planners = Arc::new(Semaphore::new(config.limits.planners));
         let followers = Arc::new(Semaphore::new(config.limits.followers));
+        // Plans are for the GPUs that are there.
+        let machine = machine.with_gpus(devices.iter().map(|d| d.gpu()));
         let core = Arc::new(Core::new(config, machine, devices, requests)?);
         let (admission, models, ending) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
         Ok(Arc::new(Self { core, admission, models, ending, planners, followers }))

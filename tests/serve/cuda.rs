@@ -1,5 +1,6 @@
 //! A service on simulated CUDA GPUs of which one dies.
 
+use crate::loads::check_ledger;
 use crate::support::{ask, config, empty, until};
 use loadmaster::serve::{Config, LoadSpec, ServiceState};
 use loadmaster_backends::cuda::simulator::Simulator;
@@ -49,6 +50,23 @@ fn places(state: &Arc<ServiceState>) -> (Vec<String>, Vec<(String, bool)>) {
         layers.iter().map(|l| l["device"].as_str().unwrap().to_owned()).collect(),
         devices["devices"].as_array().unwrap().iter().map(device).collect(),
     )
+}
+
+#[test]
+fn models_side_by_side_on_one_gpu_hold_what_the_ledger_says_with_what_their_kernels_need() {
+    let Some(simulator) = simulated("devices=1,memory=256MiB") else { return };
+    let state = empty(config(), &["cuda:0:96MiB", "cuda:0:64MiB", "cpu"]);
+    for id in ["first", "alice"] {
+        state.load(&LoadSpec::embedded(id)).unwrap_or_else(|e| panic!("{}", e.message));
+        check_ledger(&state);
+    }
+    let ledger = state.core.ledger.lock().clone();
+    let needs = ledger.holdings().values().flat_map(|h| h.needs.values());
+    assert!(needs.filter(|need| need.workspace.get() > 0).count() >= 2, "{ledger:?}");
+    assert_eq!(ask(&state, "DELETE", "/api/v1/models/first", "").0, 200);
+    check_ledger(&state);
+    end(state, &simulator);
+    assert_eq!(simulator.report(), "");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use loadmaster_graph::Bytes;
 use serde_json::{Value, json};
 
 /// Devices count what they gave; a host's weights stay in the mapped file.
-fn check_ledger(state: &ServiceState) {
+pub fn check_ledger(state: &ServiceState) {
     let ledger = state.core.ledger.lock().clone();
     for (id, device) in state.core.devices.iter() {
         let needs = ledger.holdings().values().map(|h| &h.needs[id]);
@@ -30,7 +30,7 @@ fn spec(id: &str, parallel: u32) -> LoadSpec {
 
 #[test]
 fn load_unload_and_over_admission_leave_the_ledger_equal_to_the_devices() {
-    let state = empty(config(), &["sim:9MiB", "sim:7MiB", "cpu:2MiB"]);
+    let state = empty(config(), &["sim:9MiB,arch=60,multiprocessors=20", "sim:7MiB", "cpu:2MiB"]);
     let (mut loaded, mut refused) = (0, 0);
     for round in 0..30u32 {
         let id = format!("m{}", round % 5);

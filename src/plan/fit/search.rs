@@ -255,7 +255,7 @@ impl<'r, 'a> Search<'r, 'a> {
             // Where two devices share their memory, weights are told of the first of them alone.
             let rest = if is_shared { 0 } else { need.total().get().saturating_sub(counted) };
             let staged = if span.device == 0 { self.staged_on_host(prepared) } else { 0 };
-            let bytes = rest.max(need.compute.get()).saturating_add(staged);
+            let bytes = rest.max(need.compute.saturating_add(need.workspace).get()).saturating_add(staged);
             news |= self.arenas.learn(span, Learned { bytes, is_whole });
         }
         news
