@@ -38,7 +38,10 @@ struct Found {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = match args.machine.machine()? {
         Some(machine) => machine,
-        None => Machine::from_specs(&all_gpus())?,
+        None => match all_gpus() {
+            Ok(gpus) => Machine::from_specs(&gpus)?,
+            Err(error) => return Ok(super::failed(&error)),
+        },
     };
     match look(asked) {
         Ok(found) => {
@@ -88,10 +91,13 @@ fn driver() -> String {
 }
 
 #[cfg(feature = "cuda")]
-fn all_gpus() -> Vec<DeviceSpec> {
+fn all_gpus() -> anyhow::Result<Vec<DeviceSpec>> {
     use loadmaster_sched::Driver;
     // Where there is no driver, the report says so.
-    let gpus = loadmaster_backends::cuda::probe().unwrap_or_default();
+    let gpus = match loadmaster_backends::cuda::driver() {
+        Ok(_) => loadmaster_backends::cuda::probe()?,
+        Err(_) => Vec::new(),
+    };
     let spec = |ordinal| DeviceSpec {
         driver: Driver::Cuda { ordinal },
         name: None,
@@ -100,12 +106,12 @@ fn all_gpus() -> Vec<DeviceSpec> {
         align: None,
         gpu: None,
     };
-    gpus.iter().map(|gpu| spec(gpu.ordinal)).collect()
+    Ok(gpus.iter().map(|gpu| spec(gpu.ordinal)).collect())
 }
 
 #[cfg(not(feature = "cuda"))]
-fn all_gpus() -> Vec<DeviceSpec> {
-    Vec::new()
+fn all_gpus() -> anyhow::Result<Vec<DeviceSpec>> {
+    Ok(Vec::new())
 }
 
 fn bytes(bytes: Option<Bytes>) -> String {
@@ -137,7 +143,7 @@ fn as_text(found: &Found) -> String {
             (Column::Left, "to"),
             (Column::Left, "path"),
             (Column::Right, "bandwidth"),
-            (Column::Left, "why"),
+            (Column::Wrapped, "why"),
         ];
         let mut paths = Table::new(&columns);
         for path in &found.paths {

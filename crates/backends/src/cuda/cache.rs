@@ -36,13 +36,20 @@ pub(crate) fn image(source: &Source<'_>) -> Result<Vec<u8>, String> {
     let options = [source.way.option(), "--std=c++17".to_owned()];
     let version = nvrtc::version();
     let place = directory().map(|dir| dir.join(file_name(source, &options, version.as_ref().ok().copied())));
-    if let Some(found) = place.as_deref().and_then(read) {
+    kept(place.as_deref(), || {
+        version?;
+        let file = format!("{}.cu", source.name);
+        nvrtc::compile(&file, source.text, source.headers, &options, source.way.form)
+    })
+}
+
+/// What stands in a file, or what `make` makes, which is put there. A file that cannot be written is only logged.
+fn kept(place: Option<&Path>, make: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
+    if let Some(found) = place.and_then(read) {
         return Ok(found);
     }
-    version?;
-    let file = format!("{}.cu", source.name);
-    let image = nvrtc::compile(&file, source.text, source.headers, &options, source.way.form)?;
-    if let Some(Err(error)) = place.as_deref().map(|place| write(place, &image)) {
+    let image = make()?;
+    if let Some(Err(error)) = place.map(|place| write(place, &image)) {
         tracing::warn!(%error, "compiled kernels could not be kept");
     }
     Ok(image)
@@ -92,8 +99,12 @@ fn write(place: &Path, image: &[u8]) -> std::io::Result<()> {
     let number = WRITES.fetch_add(1, Ordering::Relaxed);
     let half = place.with_extension(format!("{}-{number}.new", process::id()));
     let first = format!("{MARK}{}\n", hash(&[image]));
-    fs::write(&half, [first.as_bytes(), image].concat())?;
-    fs::rename(&half, place)
+    let written = fs::write(&half, [first.as_bytes(), image].concat()).and_then(|()| fs::rename(&half, place));
+    if written.is_err() {
+        // On a disk that is full it would stand there for ever. That it is not there is all that can go wrong.
+        let _ = fs::remove_file(&half);
+    }
+    written
 }
 
 #[cfg(test)]
@@ -115,6 +126,54 @@ mod tests {
             assert_eq!(read(&place), None);
         }
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    fn fresh(name: &str) -> PathBuf {
+        let dir = env::temp_dir().join(format!("loadmaster-{name}-{}", process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_made_each_time_and_leaves_nothing_half_written() {
+        let dir = fresh("unwritable");
+        let (file, taken) = (dir.join("file"), dir.join("x.ptx"));
+        fs::write(&file, "a file where a directory should be").unwrap();
+        fs::create_dir(&taken).unwrap();
+        let mut made = 0;
+        for place in [Some(file.join("kernels/x.ptx")), Some(taken), None] {
+            for _ in 0..2 {
+                let image = kept(place.as_deref(), || {
+                    made += 1;
+                    Ok(b"image".to_vec())
+                });
+                assert_eq!(image.unwrap(), b"image");
+            }
+        }
+        assert_eq!(made, 6);
+        assert_eq!(kept(None, || Err("the compiler's words".into())).unwrap_err(), "the compiler's words");
+        let left = fs::read_dir(&dir).unwrap().count();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(left, 2, "something half written stands beside the file and the directory");
+    }
+
+    #[test]
+    fn those_who_keep_the_same_image_at_once_all_get_it_whole_and_a_damaged_one_is_replaced() {
+        let dir = fresh("at-once");
+        let place = dir.join("x.cubin");
+        let image = vec![b'\n'; 100_000];
+        for damaged in [&b"// loadmaster 0\nhalf"[..], b"", b"\xff\xfe"] {
+            fs::write(&place, damaged).unwrap();
+            std::thread::scope(|threads| {
+                for _ in 0..8 {
+                    threads.spawn(|| assert!(kept(Some(&place), || Ok(image.clone())).unwrap() == image));
+                }
+            });
+            assert!(read(&place).unwrap() == image, "it was not kept");
+        }
+        let left = fs::read_dir(&dir).unwrap().count();
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(left, 1);
     }
 
     #[test]

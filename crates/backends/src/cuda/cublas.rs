@@ -5,6 +5,7 @@
 //! has a stand-in of these functions in itself, which is used with it alone, and only if its configuration offers it.
 
 use super::driver::{Driver, SIMULATOR_SYMBOL};
+use super::libraries;
 use cudarc::cublas::sys;
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
@@ -232,14 +233,15 @@ impl Cublas {
         }
         open_beside(path);
         // SAFETY: whoever sets the variable names cuBLAS, whose initialisers may run in this process.
-        let library = unsafe { Library::new(path) };
-        let library = library.map_err(|e| NoCublas::NotOpened { path: text(), why: e.to_string() })?;
+        let library = unsafe { libraries::open(path.as_os_str()) };
+        let library = library.map_err(|why| NoCublas::NotOpened { path: text(), why })?;
         // SAFETY: the symbol is only asked for, not used.
         if unsafe { library.get::<*const c_void>(SIMULATOR_SYMBOL) }.is_ok() {
             return Err(NoCublas::StandInAlone { path: text() });
         }
         // SAFETY: as above: the library is cuBLAS.
-        let found = unsafe { Self::resolve(&library) }?;
+        let found = unsafe { Self::resolve(&library) };
+        let found = found.map_err(|why| NoCublas::NotOpened { path: text(), why: why.to_string() })?;
         Ok(Self { _library: Some(library), ..found })
     }
 

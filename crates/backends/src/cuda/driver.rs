@@ -5,6 +5,7 @@
 //! unless [`DRIVER_VARIABLE`] names another.
 
 use super::code::Code;
+use super::{libraries, simulator};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUstream,
 };
@@ -42,8 +43,10 @@ pub enum NoDriver {
         why: String,
     },
     /// The driver lacks a function: it is too old, or no driver.
-    #[error("no CUDA driver: the library has no function {symbol}; the driver is too old or damaged")]
+    #[error("no CUDA driver: {library} has no function {symbol}; it is no driver, or too old")]
     NoSymbol {
+        /// The library.
+        library: String,
         /// The function.
         symbol: &'static str,
     },
@@ -79,7 +82,8 @@ macro_rules! functions {
             ///
             /// # Safety
             /// The library must be a CUDA driver: symbols of these names are functions of these types.
-            unsafe fn resolve(library: &Library) -> Result<Self, NoDriver> {
+            unsafe fn resolve(library: &Library, name: &str) -> Result<Self, NoDriver> {
+                let lacks = |symbol| NoDriver::NoSymbol { library: name.to_owned(), symbol };
                 let is_simulator = {
                     // SAFETY: the symbol is only asked for, not used.
                     unsafe { library.get::<*const c_void>(SIMULATOR_SYMBOL) }.is_ok()
@@ -90,17 +94,17 @@ macro_rules! functions {
                     $($name: {
                         // SAFETY: the caller vouches for the function's type.
                         let found = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
-                        *found.map_err(|_| NoDriver::NoSymbol { symbol: $symbol })?
+                        *found.map_err(|_| lacks($symbol))?
                     },)*
                     error_name: {
                         // SAFETY: as above.
                         let found = unsafe { library.get(b"cuGetErrorName\0") };
-                        *found.map_err(|_| NoDriver::NoSymbol { symbol: "cuGetErrorName" })?
+                        *found.map_err(|_| lacks("cuGetErrorName"))?
                     },
                     error_string: {
                         // SAFETY: as above.
                         let found = unsafe { library.get(b"cuGetErrorString\0") };
-                        *found.map_err(|_| NoDriver::NoSymbol { symbol: "cuGetErrorString" })?
+                        *found.map_err(|_| lacks("cuGetErrorString"))?
                     },
                 })
             }
@@ -276,10 +280,10 @@ impl Driver {
             return Err(NoDriver::NotAbsolute { path: text() });
         }
         // SAFETY: whoever sets the variable names a CUDA driver, whose initialisers may run in this process.
-        let library = unsafe { Library::new(path) };
-        let library = library.map_err(|e| NoDriver::NotOpened { path: text(), why: e.to_string() })?;
+        let library = unsafe { libraries::open(path) };
+        let library = library.map_err(|why| NoDriver::NotOpened { path: text(), why })?;
         // SAFETY: as above: the library is a CUDA driver.
-        let driver = unsafe { Self::resolve(&library) }?;
+        let driver = unsafe { Self::resolve(&library, &format!("{} ({DRIVER_VARIABLE})", text())) }?;
         Ok(Self { library: Some(library), ..driver })
     }
 
@@ -289,14 +293,18 @@ impl Driver {
         let library = catch_unwind(|| unsafe { sys::is_culib_present().then(|| sys::culib()) });
         let library = library.ok().flatten().ok_or(NoDriver::NotFound)?;
         // SAFETY: as above.
-        unsafe { Self::resolve(library) }
+        unsafe { Self::resolve(library, "the system's libcuda") }
     }
 
-    /// Starts the driver.
+    /// Starts the driver. Errors: its words, and what the stand-in of the tests has against its configuration.
     pub(crate) fn start(&self) -> Result<(), NoDriver> {
         // SAFETY: takes no pointers.
         let started = unsafe { self.init(0) };
-        started.map_err(|code| NoDriver::NotStarted { code: code.0, reason: self.words(code) })
+        started.map_err(|code| {
+            let findings = if self.is_simulator { simulator::report(self) } else { String::new() };
+            let why = findings.lines().map(|line| format!("; {line}")).collect::<String>();
+            NoDriver::NotStarted { code: code.0, reason: self.words(code) + &why }
+        })
     }
 
     /// Whether it is the stand-in of the tests.

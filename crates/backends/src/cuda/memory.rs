@@ -15,34 +15,31 @@ use std::sync::Arc;
 
 /// A buffer in the memory of a GPU.
 pub(crate) struct CudaBuffer {
-    core: Arc<Core>,
-    size: Bytes,
+    /// Given back before it stops counting: whoever finds room within a limit finds it in the driver too.
     memory: DeviceMemory,
+    counted: Counted,
 }
 
 impl CudaBuffer {
     /// Takes memory of a device. Errors: its limit, or the driver; nothing stays taken.
     pub(crate) fn new(core: &Arc<Core>, size: Bytes) -> Result<Self, Refused> {
         core.context.alive().map_err(|fault| refused(core, &core.name, size, &fault.to_string(), None))?;
-        let taken = core.counters.take(core.space(), size);
-        taken.map_err(|free| refused(core, &core.name, size, "more than the device's limit leaves", Some(free)))?;
-        match DeviceMemory::new(&core.context, size.get()) {
-            Ok(memory) => Ok(Self { core: Arc::clone(core), size, memory }),
-            Err(code) => {
-                core.counters.give_back(core.space(), size);
-                Err(refused_by_driver(core, &core.name, size, code))
-            }
-        }
+        let counted = Counted::new(core, core.space(), size);
+        let counted = counted
+            .map_err(|free| refused(core, &core.name, size, "more than the device's limit leaves", Some(free)))?;
+        let memory = DeviceMemory::new(&core.context, size.get());
+        let memory = memory.map_err(|code| refused_by_driver(core, &core.name, size, code))?;
+        Ok(Self { memory, counted })
     }
 
     /// The device whose memory it is.
     pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+        &self.counted.core
     }
 
     /// The GPU's address of a range inside the buffer.
     pub(crate) fn address(&self, offset: Bytes, len: Bytes) -> Result<u64, Fault> {
-        in_range(offset, len, self.size)?;
+        in_range(offset, len, self.counted.size)?;
         Ok(self.memory.address().saturating_add(offset.get()))
     }
 }
@@ -59,22 +56,37 @@ fn refused_by_driver(core: &Core, kind: &str, needed: Bytes, code: Code) -> Refu
 
 impl fmt::Debug for CudaBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CudaBuffer({}, {})", self.core.name, self.size)
+        write!(f, "CudaBuffer({}, {})", self.counted.core.name, self.counted.size)
     }
 }
 
 impl Buffer for CudaBuffer {
     fn size(&self) -> Bytes {
-        self.size
+        self.counted.size
     }
     fn as_any(&self) -> &dyn Any {
         self
     }
 }
 
-impl Drop for CudaBuffer {
+/// Bytes that count as a device's while this lives.
+struct Counted {
+    core: Arc<Core>,
+    space: Space,
+    size: Bytes,
+}
+
+impl Counted {
+    /// Counts bytes. Errors: how many are left of the limit.
+    fn new(core: &Arc<Core>, space: Space, size: Bytes) -> Result<Self, Bytes> {
+        core.counters.take(space, size)?;
+        Ok(Self { core: Arc::clone(core), space, size })
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.core.counters.give_back(self.core.space(), self.size);
+        self.core.counters.give_back(self.space, self.size);
     }
 }
 
@@ -141,20 +153,6 @@ impl PinnedMemory {
     }
 }
 
-/// Pinned bytes that count as the device's.
-#[expect(dead_code, reason = "bytes are held for their memory")]
-struct Counted {
-    bytes: PinnedBytes,
-    core: Arc<Core>,
-    size: Bytes,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.core.counters.give_back(Space::Unlimited, self.size);
-    }
-}
-
 impl BufferType for PinnedMemory {
     fn name(&self) -> &str {
         &self.name
@@ -174,9 +172,9 @@ impl BufferType for PinnedMemory {
     fn alloc_buffer(&self, size: Bytes) -> Result<Arc<dyn Buffer>, Refused> {
         let (core, bytes) = (&self.core, self.take(size)?);
         // Without a limit nothing is refused.
-        let _ = core.counters.take(Space::Unlimited, size);
+        let counted = Counted::new(core, Space::Unlimited, size).ok();
         let address = bytes.address();
-        let owner = Box::new(Counted { bytes, core: Arc::clone(core), size });
+        let owner = Box::new((bytes, counted));
         // SAFETY: the driver's pinned memory is plain memory of the process; `owner` holds it.
         Ok(Arc::new(unsafe { HostBuffer::external(address, size, &self.name, owner) }))
     }

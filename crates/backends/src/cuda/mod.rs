@@ -36,6 +36,8 @@ mod event;
 mod handles;
 pub(crate) mod launch;
 #[cfg(feature = "cuda")]
+mod libraries;
+#[cfg(feature = "cuda")]
 mod memory;
 #[cfg(feature = "cuda")]
 mod modules;
@@ -77,7 +79,7 @@ pub use launch::types::{LibraryRule, Target as GpuTarget};
 #[cfg(feature = "cuda")]
 pub use nvrtc::NVRTC_VARIABLE;
 #[cfg(feature = "cuda")]
-pub use probe::{DriverInfo, GpuInfo, driver, probe, target_of};
+pub use probe::{DriverInfo, GpuInfo, driver, free_memory_of, probe, target_of};
 #[cfg(feature = "cuda")]
 pub use products::{Products, ProductsFrom};
 pub use workspace::workspace;

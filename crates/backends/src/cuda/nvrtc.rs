@@ -1,5 +1,6 @@
 //! NVIDIA's compiler for kernels: a library that is found at run time and needs no GPU.
 
+use super::libraries;
 use super::toolkit::{Form, Toolkit};
 use cudarc::nvrtc::sys;
 use libloading::Library;
@@ -54,15 +55,15 @@ impl Compiler {
     }
 
     fn open(path: &Path) -> Result<Self, String> {
-        let says = |e: libloading::Error| format!("{} ({NVRTC_VARIABLE}): {e}", path.display());
+        let says = |why: String| format!("{} ({NVRTC_VARIABLE}): {why}", path.display());
         if !path.is_absolute() {
             return Err(format!("{NVRTC_VARIABLE} is `{}`, which is no absolute path", path.display()));
         }
         open_builtins_beside(path);
         // SAFETY: whoever sets the variable names NVRTC, whose initialisers may run in this process.
-        let library = unsafe { Library::new(path) }.map_err(says)?;
+        let library = unsafe { libraries::open(path.as_os_str()) }.map_err(says)?;
         // SAFETY: as above: the library is NVRTC.
-        let compiler = unsafe { Self::resolve(&library) }?;
+        let compiler = unsafe { Self::resolve(&library) }.map_err(says)?;
         Ok(Self { _library: Some(library), ..compiler })
     }
 
@@ -87,7 +88,7 @@ impl Compiler {
         unsafe fn find<T: Copy>(library: &Library, symbol: &str) -> Result<T, String> {
             // SAFETY: the caller vouches for the type.
             let found = unsafe { library.get::<T>(symbol.as_bytes()) };
-            found.map(|f| *f).map_err(|_| format!("the NVRTC library has no function {symbol}"))
+            found.map(|f| *f).map_err(|_| format!("NVRTC has no function {symbol}: the library is another, or too old"))
         }
         // SAFETY: the caller vouches for the functions' types.
         unsafe {

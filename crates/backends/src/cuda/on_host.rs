@@ -38,7 +38,7 @@ impl HostKernels {
     /// The file must be such a library, made of the sources of this program.
     pub unsafe fn open(path: &Path) -> Result<Self, String> {
         // SAFETY: the caller vouches for the library.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|e| e.to_string())?;
+        let library = unsafe { super::libraries::open(path.as_ref()) }?;
         Ok(Self { library })
     }
 

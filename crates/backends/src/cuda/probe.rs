@@ -1,5 +1,6 @@
 //! What GPUs there are.
 
+use super::code::Code;
 use super::context::{Context, driver_fault};
 use super::driver::{Driver, NoDriver};
 use super::launch::types::Target;
@@ -74,8 +75,33 @@ pub(crate) fn version(driver: &Driver) -> (u32, u32) {
 /// Errors: there is no driver, or no such GPU, in words.
 pub fn target_of(ordinal: u32) -> Result<Target, String> {
     let driver = Driver::get().map_err(|why| why.to_string())?;
-    let target = describe(driver, ordinal).map_err(|fault| fault.to_string())?.target();
+    let target = asked_for(driver, ordinal)?.target();
     Ok(Target { library: super::products::expected(driver, target.arch), ..target })
+}
+
+/// Bytes that could be allocated now on the driver's GPU of that number; all of its memory if the driver does not say. No
+/// other GPU is touched.
+///
+/// Errors: there is no driver, no such GPU, or it does not answer, in words.
+pub fn free_memory_of(ordinal: u32) -> Result<Bytes, String> {
+    let driver = Driver::get().map_err(|why| why.to_string())?;
+    let info = asked_for(driver, ordinal)?;
+    let free = free(driver, ordinal).map_err(|fault| format!("GPU {ordinal} does not answer: {fault}"))?;
+    Ok(free.unwrap_or(info.total))
+}
+
+/// A GPU that somebody asked for by its number. Errors: how many there are, or why it does not answer.
+fn asked_for(driver: &'static Driver, ordinal: u32) -> Result<GpuInfo, String> {
+    describe(driver, ordinal).map_err(|fault| match count(driver) {
+        Ok(count) if ordinal >= count => format!("the driver has {count} GPUs, no GPU {ordinal}"),
+        _ => format!("GPU {ordinal} does not answer: {fault}"),
+    })
+}
+
+fn count(driver: &Driver) -> Result<u32, Code> {
+    let mut count = 0;
+    // SAFETY: the pointer is to an int.
+    unsafe { driver.device_count(&raw mut count) }.map(|()| unsigned(count))
 }
 
 /// All GPUs, in the driver's order. Each is asked for its free memory, which needs a context: about a tenth of a second.
@@ -83,11 +109,8 @@ pub fn target_of(ordinal: u32) -> Result<Target, String> {
 /// Errors: there is no driver. A GPU that does not answer is left out, with a warning in the log.
 pub fn probe() -> Result<Vec<GpuInfo>, NoDriver> {
     let driver = Driver::get()?;
-    let mut count = 0;
-    // SAFETY: the pointer is to an int.
-    let counted = unsafe { driver.device_count(&raw mut count) };
-    counted.map_err(|code| NoDriver::NotStarted { code: code.0, reason: driver.words(code) })?;
-    let found = (0..unsigned(count)).filter_map(|ordinal| {
+    let count = count(driver).map_err(|code| NoDriver::NotStarted { code: code.0, reason: driver.words(code) })?;
+    let found = (0..count).filter_map(|ordinal| {
         let info = describe(driver, ordinal).and_then(|info| Ok(GpuInfo { free: free(driver, ordinal)?, ..info }));
         info.inspect_err(|why| tracing::warn!(gpu = ordinal, %why, "does not answer")).ok()
     });

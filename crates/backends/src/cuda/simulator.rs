@@ -112,7 +112,7 @@ impl Simulator {
     /// What was found so far, a line each: races, leaks, bad arguments, bad addresses. Empty is good.
     #[must_use]
     pub fn report(&self) -> String {
-        self.text(c"loadmaster_cudasim_report")
+        report(self.driver)
     }
 
     /// What is alive in the driver, a line each. Empty after everything was given back.
@@ -138,7 +138,12 @@ impl Simulator {
 #[must_use]
 pub fn findings() -> Option<String> {
     let driver = Driver::loaded().filter(|driver| driver.is_simulator())?;
-    Some(text(driver, c"loadmaster_cudasim_report"))
+    Some(report(driver))
+}
+
+/// What a stand-in found so far.
+pub(crate) fn report(driver: &Driver) -> String {
+    text(driver, c"loadmaster_cudasim_report")
 }
 
 fn text(driver: &Driver, symbol: &std::ffi::CStr) -> String {

@@ -193,7 +193,11 @@ impl Stream for CudaStream {
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
+        let orphans = self.watched.orphans();
         let waited = self.raw.synchronize();
+        if waited.is_ok() {
+            self.watched.settle(&orphans);
+        }
         self.let_go();
         let failure = self.failure.lock().clone();
         match failure {

@@ -136,9 +136,13 @@ impl Watch {
     }
 }
 
-/// The programs that a stream ran and did not look at since.
+/// The programs that a stream ran: those that still live, and those that it did not wait for since they were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Watched(Mutex<Vec<Arc<Watch>>>);
+
+/// What programs noted that nobody can launch any more.
+#[derive(Debug)]
+pub(crate) struct Orphans(Vec<Arc<Watch>>);
 
 impl Watched {
     /// Remembers to look at a program.
@@ -152,6 +156,19 @@ impl Watched {
     /// What has been noted so far.
     pub(crate) fn noted(&self, core: &Core) -> Option<DeviceError> {
         self.0.lock().iter().find_map(|watch| watch.noted(core))
+    }
+
+    /// Those whose program is gone by now: whoever waits for the stream after this has waited for all of their kernels.
+    pub(crate) fn orphans(&self) -> Orphans {
+        let is_orphan = |watch: &&Arc<Watch>| Arc::strong_count(watch) == 1;
+        Orphans(self.0.lock().iter().filter(is_orphan).map(Arc::clone).collect())
+    }
+
+    /// Forgets orphans that noted nothing and can note nothing any more: the stream was waited for.
+    pub(crate) fn settle(&self, orphans: &Orphans) {
+        let is_done =
+            |watch: &Arc<Watch>| watch.word.load() == 0 && orphans.0.iter().any(|orphan| Arc::ptr_eq(orphan, watch));
+        self.0.lock().retain(|watch| !is_done(watch));
     }
 
     /// Forgets all; nothing may run any more.

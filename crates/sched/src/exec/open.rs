@@ -90,7 +90,7 @@ pub fn described(machine: Machine) -> Result<Machine, ExecError> {
 #[cfg(feature = "cuda")]
 mod cuda {
     use super::{BufferTypeDesc, Bytes, Described, Device, ExecError};
-    use loadmaster_backends::cuda::{CudaDevice, CudaOptions, GpuTarget, probe, target_of};
+    use loadmaster_backends::cuda::{CudaDevice, CudaOptions, GpuTarget, free_memory_of, target_of};
     use std::sync::Arc;
 
     pub(super) fn open(
@@ -118,10 +118,7 @@ mod cuda {
 
     pub(super) fn free_memory(device: &Described, ordinal: u32) -> Result<Bytes, ExecError> {
         let not_opened = |why: String| ExecError::NotOpened { device: device.name.clone(), why };
-        let gpus = probe().map_err(|why| not_opened(why.to_string()))?;
-        let found = gpus.iter().find(|gpu| gpu.ordinal == ordinal);
-        let gpu = found.ok_or_else(|| not_opened(format!("the driver has {} GPUs, no GPU {ordinal}", gpus.len())))?;
-        Ok(gpu.free.unwrap_or(gpu.total))
+        free_memory_of(ordinal).map_err(not_opened)
     }
 }
 
