@@ -214,3 +214,45 @@ fn devices_are_shown_with_their_paths_and_why() {
     assert_eq!(text.matches("own kernels (cuBLAS: the stand-in driver offers none)").count(), 2, "{text}");
     assert!(text.contains("direct") && text.contains("tested") && text.contains("compute capability"), "{text}");
 }
+
+#[test]
+fn a_driver_that_is_none_and_a_gpu_that_does_not_answer_are_told_with_the_reason() {
+    let no_library = std::env::temp_dir().join(format!("loadmaster-no-driver-{}", std::process::id()));
+    std::fs::write(&no_library, "a text, and no library\n".repeat(40)).unwrap();
+    let text = no_library.display().to_string();
+    let devices = |driver: &str, config: &str| command(driver, config, &["devices"]);
+    let told = |driver: &str, words: &[&str]| {
+        let (status, out, err) = devices(driver, "");
+        assert_eq!((status, err.as_str()), (0, ""), "{out}");
+        let first = out.lines().next().unwrap();
+        assert!(first.starts_with("driver: no CUDA driver: ") && words.iter().all(|w| first.contains(w)), "{first}");
+        assert!(!first.contains("dlopen failed"), "{first}");
+    };
+    told(ABSENT, &[ABSENT, "LOADMASTER_CUDA_DRIVER"]);
+    told(&text, &[&text, "LOADMASTER_CUDA_DRIVER"]);
+    std::fs::remove_file(&no_library).unwrap();
+    let Some(simulator) = simulated("") else { return };
+    drop(simulator);
+    let driver = Simulator::find().unwrap().display().to_string();
+    for (config, words) in [
+        ("nonsense", "LOADMASTER_CUDASIM: `nonsense`"),
+        ("devices=99", "LOADMASTER_CUDASIM: `devices=99`"),
+        ("devices=0", "no CUDA-capable device is detected"),
+    ] {
+        let (status, out, err) = devices(&driver, config);
+        let first = out.lines().next().unwrap();
+        assert!(status == 0 && err.is_empty() && first.contains(words), "{config}: {first}");
+    }
+    let (status, out, err) = devices(&driver, "fail=cuDeviceGetCount:1");
+    assert!(status == 1 && out.is_empty() && err.contains("CUDA_ERROR_UNKNOWN"), "{out}{err}");
+    let run = |config: &str, device: &str| command(&driver, config, &["run", "--device", device, "-p", "x", "-n", "1"]);
+    for device in ["cuda:9", "cuda:9:8MiB"] {
+        let (status, _, err) = run("devices=2", device);
+        assert!(status == 1 && err.contains("the driver has 2 GPUs, no GPU 9"), "{err}");
+    }
+    for failing in ["cuDeviceGetName:1", "cuMemGetInfo:1", "cuDevicePrimaryCtxRetain:1"] {
+        let (status, _, err) = run(&format!("fail={failing}:999"), "cuda:0");
+        assert!(status == 1 && err.contains("`CUDA0` cannot be opened: GPU 0 does not answer"), "{failing}: {err}");
+        assert!(err.contains("CUDA_ERROR_UNKNOWN"), "{failing}: {err}");
+    }
+}
