@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use assert_cmd::Command;
-use loadmaster::config::Config;
+use loadmaster::config::{Config, FileSpeed};
 use loadmaster::plan::fit::speeds::{ASSUMED_HOST, COMPUTE_EFFICIENCY, KNOWN_GPUS, READ_EFFICIENCY, known_gpu};
+use loadmaster_graph::{Bytes, DeviceId, IdVec};
 use loadmaster_sched::{DeviceSpec, Machine};
 use serde_json::Value;
 use std::num::NonZeroUsize;
@@ -66,12 +67,9 @@ fn file_of_two(times: f64) -> String {
     config.to_toml()
 }
 
-fn speeds_of(
-    devices: usize,
-    times: f64,
-) -> loadmaster_graph::IdVec<loadmaster_graph::DeviceId, loadmaster::config::FileSpeed> {
-    let speed = |i: usize| loadmaster::config::FileSpeed {
-        bandwidth: Some(loadmaster_graph::Bytes((1e11 * if i == 1 { times } else { 1.0 }) as u64)),
+fn speeds_of(devices: usize, times: f64) -> IdVec<DeviceId, FileSpeed> {
+    let speed = |i: usize| FileSpeed {
+        bandwidth: Some(Bytes((1e11 * if i == 1 { times } else { 1.0 }) as u64)),
         flops: Some(1e12 * if i == 1 { times } else { 1.0 }),
     };
     (0..devices).map(speed).collect()
@@ -90,6 +88,55 @@ fn layers_go_to_the_device_that_the_machine_file_says_is_faster() {
         assert!(layers.iter().all(|l| l["device"] == device), "{times}: {layers:?}");
         assert_eq!(plan["speeds"][0]["source"], "machine file");
     }
+}
+
+/// A machine file of one GPU behind a link of so many GB a second, which takes weights of the host over from so many
+/// tokens on.
+fn file_of_uploads(from: u64, link: u64) -> String {
+    let machine = Machine::from_specs(&["sim:8GiB".parse().unwrap()]).unwrap();
+    let speed = |bandwidth: u64, flops: f64| FileSpeed { bandwidth: Some(Bytes(bandwidth)), flops: Some(flops) };
+    let speeds = [speed(400_000_000_000, 30e12), speed(60_000_000_000, 1e12)].into_iter().collect();
+    let file = Config { name: "links".into(), speeds, machine }.to_toml();
+    let ends = [("CPU", "SIM0"), ("SIM0", "CPU")].map(|(a, b)| {
+        format!(
+            "[[link]]\nfrom = \"{a}\"\nto = \"{b}\"\npath = \"pinned\"\nbandwidth = \"{}B\"\n",
+            link * 1_000_000_000
+        )
+    });
+    assert!(!file.contains("[[link]]") && file.contains("offload_min_batch = 32\n"));
+    file.replace("offload_min_batch = 32\n", &format!("offload_min_batch = {from}\n")) + &ends.concat()
+}
+
+#[test]
+fn experts_on_the_host_are_sent_from_the_batch_on_that_the_plan_advises() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/models/headers/qwen3-30b-a3b.gguf");
+    let mut advised = Vec::new();
+    for link in [25, 12] {
+        let plan = |from: u64, ubatch: u64| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("machine.toml");
+            std::fs::write(&path, file_of_uploads(from, link)).unwrap();
+            let machine = path.to_str().unwrap();
+            let ubatch = ubatch.to_string();
+            let options =
+                ["plan", model, "--machine", machine, "--ubatch", &ubatch, "--no-longest", "--format", "json"];
+            let (out, err, status) = loadmaster(&options);
+            assert_eq!(status, 0, "{err}");
+            serde_json::from_str::<Value>(&out).unwrap()
+        };
+        let first = plan(32, 512);
+        assert_eq!(first["expert_upload"]["device"], "SIM0");
+        assert_eq!(first["expert_upload"]["from_tokens"], 32);
+        let best = first["expert_upload"]["best_from_tokens"].as_u64().unwrap();
+        let followed = plan(best, 512);
+        assert_eq!(followed["expert_upload"]["from_tokens"], best);
+        assert_eq!(followed["expert_upload"]["best_from_tokens"], best);
+        // Weights cross the link from that batch on, and not before.
+        let moved = |ubatch: u64| plan(best, ubatch)["prefill"]["bytes"].as_u64().unwrap();
+        assert!(moved(best) > 1 << 30 && moved(best - 1) < 1 << 30, "{best}: {} {}", moved(best - 1), moved(best));
+        advised.push(best);
+    }
+    assert!(advised[0] < advised[1], "a slower link is worth it later: {advised:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::placement::Override;
 use crate::plan::Choices;
 use crate::plan::advice::{self, Placing, Relaxation};
 use crate::plan::fit::core::WhyEmpty;
-use crate::plan::fit::costs::Costs;
+use crate::plan::fit::costs::{Costs, Upload};
 use crate::plan::fit::{FitError, Fitted, Purpose, Request};
 use crate::plan::longest::{self, CONTEXT_BLOCK};
 use crate::plan::saved::SavedPlan;
@@ -37,6 +37,8 @@ pub struct Told {
     pub relaxations: Vec<Relaxation>,
     /// Placements by name that no weight has.
     pub idle: Vec<String>,
+    /// Who computes with experts on the host, if some are there.
+    pub upload: Option<Upload>,
     /// The longest context, unless it was not asked for: `None` inside if there is none.
     pub longest: Option<Option<u32>>,
     /// The longest that was tried.
@@ -49,7 +51,7 @@ impl Told {
     /// A plan and nothing more.
     fn of(plan: SavedPlan) -> Self {
         let (empty, relaxations, idle, purpose) = (Vec::new(), Vec::new(), Vec::new(), Purpose::Decode);
-        Self { plan, empty, purpose, relaxations, idle, longest: None, longest_tried: 0, target: None }
+        Self { plan, empty, purpose, relaxations, idle, upload: None, longest: None, longest_tried: 0, target: None }
     }
 }
 
@@ -123,7 +125,9 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     };
     let mut plan = SavedPlan::new(request.model, request.machine, &choices, &prepared, args.reserve());
     plan.policy = args.policy().into();
-    let mut predicted = Costs::new(request, &choices)?.predict(request, &choices, &prepared);
+    let costs = Costs::new(request, &choices)?;
+    let upload = costs.upload(request, &choices, &prepared);
+    let mut predicted = costs.predict(request, &choices, &prepared);
     predicted.gap = gap;
     plan.predicted = Some(predicted);
     let placing = if chooses { Placing::Chosen(args.purpose()) } else { Placing::Asked };
@@ -132,7 +136,7 @@ fn plan(args: &Args, request: &Request<'_>) -> anyhow::Result<Told> {
     let longest_tried = longest::longest_tried(request, &choices);
     let purpose = args.purpose();
     let idle = idle(request, &base);
-    Ok(Told { empty, purpose, relaxations, idle, longest, longest_tried, ..Told::of(plan) })
+    Ok(Told { empty, purpose, relaxations, idle, upload, longest, longest_tried, ..Told::of(plan) })
 }
 
 /// The placement that the options say, as deep a pipeline as they say.
@@ -171,6 +175,10 @@ fn json(told: &Told) -> anyhow::Result<Value> {
     let mut object = serde_json::to_value(&told.plan)?;
     object["relaxations"] = relaxations_json(&told.relaxations);
     object["idle_overrides"] = json!(told.idle);
+    object["expert_upload"] = told.upload.map_or(Value::Null, |u| {
+        let device = &told.plan.devices[u.device.index()].name;
+        json!({ "device": device, "from_tokens": u.now, "best_from_tokens": u.best, "up_to_tokens": u.most })
+    });
     if let Some(target) = &told.target {
         object["speeds"] = target.json();
     }

@@ -6,6 +6,7 @@ use crate::commands::table::{Column, Table, fit, wrapped};
 use crate::plan::advice::Relaxation;
 use crate::plan::fit::Purpose;
 use crate::plan::fit::core::WhyEmpty;
+use crate::plan::fit::costs::Upload;
 use crate::plan::longest::CONTEXT_BLOCK;
 use crate::plan::saved::{LayerPlan, SavedPlan};
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ pub(super) fn render(told: &Told) -> String {
     out += "\n";
     out += &placement(&plan.layers);
     out += &elsewhere(&plan.layers);
+    out += &told.upload.map_or(String::new(), |u| upload(plan, &u));
     for text in &told.idle {
         out += &fit(&format!("  no weight has a name that `{text}` matches"), WIDTH);
         out += "\n";
@@ -164,6 +166,17 @@ fn elsewhere(layers: &[LayerPlan]) -> String {
         listed(&line)
     };
     homes.into_iter().map(one).collect()
+}
+
+/// Who computes with experts on the host, and from which batch on that should be.
+fn upload(plan: &SavedPlan, of: &Upload) -> String {
+    let device = fit(&plan.devices[of.device.index()].name, NAME);
+    let best = match of.best {
+        Some(best) if u64::from(best) == of.now => String::new(),
+        Some(best) => format!("; {best} would be faster (`offload_min_batch` of a machine file)"),
+        None => format!("; up to {} the host is faster (`offload_min_batch` of a machine file)", of.most),
+    };
+    listed(&format!("experts on the host: {device} computes with them from {} tokens on{best}", of.now))
 }
 
 /// An entry of a list, on as many lines as it needs.

@@ -1,9 +1,10 @@
 //! Bytes and predicted times of the parts of a model.
 
+use super::pipeline::ExpertCosts;
 use super::speeds::{ASSUMED_LATENCY, ASSUMED_LINK, Speed};
 use super::{FitError, Request};
 use crate::engine::{GraphSummary, LinkTraffic, Placed, Prepared};
-use crate::placement::LayerDevices;
+use crate::placement::{LayerDevices, Override};
 use crate::plan::Choices;
 use crate::plan::saved::Predicted;
 use loadmaster_graph::{Bytes, DeviceId, Tensor};
@@ -54,6 +55,19 @@ struct Load {
     read_full: f64,
     /// Multiplications and additions of a token.
     work: f64,
+}
+
+/// Who computes with experts that are on the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Upload {
+    /// The GPU that they are sent to.
+    pub device: DeviceId,
+    /// Tokens of a micro-batch from which on it takes them, as the machine says.
+    pub now: u64,
+    /// Tokens from which on that is best: never far from the faster side. `None`: for no micro-batch up to `most`.
+    pub best: Option<u32>,
+    /// Tokens of the largest micro-batch.
+    pub most: u32,
 }
 
 /// All parts.
@@ -180,8 +194,8 @@ impl Costs {
                     own += attention + trip(1.0);
                     own_full += attention_full + trip(f64::from(tokens));
                 }
-                // A whole micro-batch may rather have its experts uploaded.
-                let upload = transfer(machine, host, device, part.experts as f64) + here_full;
+                // A whole micro-batch may rather have the experts uploaded that it uses.
+                let upload = transfer(machine, host, device, part.expert_load.read_full) + here_full;
                 let decode = Times { own, experts_here: here, experts_away: away + trip(1.0) };
                 let away_full = (away_full + trip(f64::from(tokens))).min(upload);
                 (decode, Times { own: own_full, experts_here: here_full, experts_away: away_full })
@@ -189,9 +203,9 @@ impl Costs {
             let times: Vec<(Times, Times)> = machine.devices().ids().map(on).collect();
             (part.decode, part.prefill) = times.into_iter().unzip();
             let uploading = uploaders(machine, tokens).map(|gpu| {
-                let upload = |bytes: u64| transfer(machine, host, gpu, bytes as f64);
+                let upload = |bytes: f64| transfer(machine, host, gpu, bytes);
                 let there = part.prefill[gpu.index()];
-                (upload(part.bytes) + there.own, upload(part.experts) + there.experts_here)
+                (upload(part.bytes as f64) + there.own, upload(part.expert_load.read_full) + there.experts_here)
             });
             let fastest = uploading.min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)));
             if let Some((own, experts)) = fastest {
@@ -220,24 +234,43 @@ impl Costs {
         sums
     }
 
+    /// From how many tokens of a micro-batch on experts on the host are best sent to the GPU that takes them over, where
+    /// some are there in what was prepared.
+    #[must_use]
+    pub fn upload(&self, request: &Request<'_>, choices: &Choices, prepared: &Prepared) -> Option<Upload> {
+        let (machine, experts) = (request.machine, request.model.params.experts?);
+        let (host, away) = (machine.fallback(), experts_by_name(request, choices));
+        let device = machine.devices().iter().find(|(_, d)| d.offload_min_batch.is_some())?.0;
+        let on_host = |i: usize| away[i] || prepared.layers.layers.get(i) == Some(&host);
+        let part = self.parts.iter().enumerate().find(|(i, part)| part.experts > 0 && on_host(*i))?.1;
+        let of = |d: DeviceId| (request.speeds[d.index()].bandwidth, request.speeds[d.index()].operations);
+        let costs = ExpertCosts {
+            count: experts.count,
+            used: experts.used,
+            bytes: part.expert_load.read / f64::from(experts.used.max(1)),
+            operations: part.expert_load.work / f64::from(experts.used.max(1)),
+            link: machine.link(host, device).map_or(ASSUMED_LINK, |link| link.bandwidth.get().max(1) as f64),
+            host: of(host),
+            device: of(device),
+        };
+        let now = machine.device(device).offload_min_batch?;
+        Some(Upload { device, now, best: costs.upload_from(self.full_tokens), most: self.full_tokens })
+    }
+
     /// Predicted speed of what was prepared.
     #[must_use]
     pub fn predict(&self, request: &Request<'_>, choices: &Choices, prepared: &Prepared) -> Predicted {
         let machine = request.machine;
         let host = machine.fallback();
-        let settings = choices.settings(&request.model.params, machine, request.placer.clone());
-        let away = |i: usize| {
-            let name = format!("blk.{i}.ffn_up_exps.weight");
-            settings.as_ref().is_ok_and(|s| crate::placement::Override::find(&s.overrides, &name) == Some(host))
-        };
+        let away = experts_by_name(request, choices);
         let (mut decode, mut prefill, mut uploaded) = (0.0, vec![0.0; machine.devices().len()], 0u64);
         let devices = prepared.layers.layers.iter().chain([&prepared.layers.output]);
         for (i, (part, device)) in self.parts.iter().zip(devices).enumerate() {
-            let pick = |t: Times| t.own + if away(i) { t.experts_away } else { t.experts_here };
+            let pick = |t: Times| t.own + if away[i] { t.experts_away } else { t.experts_here };
             decode += pick(part.decode[device.index()]);
             prefill[device.index()] += pick(part.prefill[device.index()]);
             uploaded += if *device == host { part.bytes + part.experts } else { 0 };
-            uploaded += if *device != host && away(i) { part.experts } else { 0 };
+            uploaded += if *device != host && away[i] { part.experts } else { 0 };
         }
         decode += carried(machine, &prepared.one, Bytes::ZERO);
         let micro_batches = self.micro_batches(choices);
@@ -252,6 +285,17 @@ impl Costs {
             gap: None,
         }
     }
+}
+
+/// By layer, then the output: whether an option by name puts its experts on the host.
+fn experts_by_name(request: &Request<'_>, choices: &Choices) -> Vec<bool> {
+    let (machine, params) = (request.machine, &request.model.params);
+    let settings = choices.settings(params, machine, request.placer.clone());
+    let away = |i: usize| {
+        let name = format!("blk.{i}.ffn_up_exps.weight");
+        settings.as_ref().is_ok_and(|s| Override::find(&s.overrides, &name) == Some(machine.fallback()))
+    };
+    (0..=params.layers.len()).map(away).collect()
 }
 
 fn add_weight(part: &mut Part, placed: &Placed<'_>, tensor: &Tensor, tokens: u32) {
