@@ -1,7 +1,7 @@
 //! Models on CUDA devices: simulated ones, or with the feature `gpu-tests` those of this machine.
 
 use super::logits::{MODELS, error, golden, run, same_bits};
-use super::support::tiny;
+use super::support::{feed, ids, open, tiny};
 use super::texts;
 use assert_cmd::Command;
 use loadmaster::engine::Model;
@@ -205,7 +205,14 @@ fn devices_are_shown_with_their_paths_and_why() {
         assert!(path["why"].as_str().unwrap().contains("the direct path failed its test"), "{path}");
         assert!(path["bytes_per_second"].as_f64().unwrap() > 0.0);
     }
+    let what = value["devices"][2]["what"].as_str().unwrap();
+    assert!(what.starts_with("CPU, ") && what.ends_with(" kernels"), "{what}");
     let both = ["devices", "--device", "cuda:1", "--device", "cuda:0"];
+    let (status, text, err) = command(&driver, "devices=2,memory=64MiB,corrupt-peer=0-1", &both);
+    assert_eq!((status, err.as_str()), (0, ""), "{text}");
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = paths[0]["why"].as_str().unwrap();
+    assert!(flat.contains(why), "the whole reason, {why}: {text}");
     let (status, text, err) = command(&driver, "devices=2,cublas=rule", &both);
     assert_eq!((status, err.as_str()), (0, ""), "{text}");
     assert_eq!(text.matches("cuBLAS 12.8 from 32 columns on").count(), 2, "{text}");
@@ -254,5 +261,32 @@ fn a_driver_that_is_none_and_a_gpu_that_does_not_answer_are_told_with_the_reason
         let (status, _, err) = run(&format!("fail={failing}:999"), "cuda:0");
         assert!(status == 1 && err.contains("`CUDA0` cannot be opened: GPU 0 does not answer"), "{failing}: {err}");
         assert!(err.contains("CUDA_ERROR_UNKNOWN"), "{failing}: {err}");
+    }
+}
+
+/// How often the driver was asked for memory of a GPU.
+fn taken(simulator: &Simulator) -> u64 {
+    simulator.calls().into_iter().filter(|(name, _)| name == "cuMemAlloc").map(|(_, times)| times).sum()
+}
+
+#[test]
+fn a_model_takes_an_allocation_of_the_driver_for_each_chunk_and_none_for_a_tensor_or_a_run() {
+    let model = tiny("tiny-llama-Q8_0.gguf");
+    assert!(model.file.tensors().len() > 60);
+    for chunk in [64 << 20, 512 << 10] {
+        let Some(simulator) = simulated("") else { return };
+        let before = taken(&simulator);
+        let mut engine = open(&model, &[&format!("cuda:0:64MiB,chunk={chunk}")], |_| ()).unwrap();
+        let loaded = taken(&simulator) - before;
+        let need = engine.prepared().devices.values().next().unwrap();
+        let parts = [need.weights, need.cache, need.compute, need.workspace];
+        let least: u64 = parts.iter().map(|bytes| bytes.get().div_ceil(chunk)).sum();
+        // A chunk ends before the tensor that it has no room for.
+        assert!(loaded >= least && loaded <= least + least / 2 && least < 16, "{loaded} for {least}: {need:?}");
+        assert!(chunk < 64 << 20 || loaded == 4, "weights, cache, memory to compute in, workspace: {loaded}");
+        for token in [1, 5, 9] {
+            feed(&mut engine, &ids(&[token])).unwrap();
+        }
+        assert_eq!(taken(&simulator) - before, loaded, "a run takes nothing");
     }
 }

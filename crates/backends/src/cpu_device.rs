@@ -89,7 +89,7 @@ impl Device for CpuDevice {
         DeviceKind::Cpu
     }
     fn description(&self) -> String {
-        format!("CPU, {:?}", self.core.kernels)
+        format!("CPU, {}", self.core.kernels.description())
     }
     fn memory(&self) -> MemoryInfo {
         let free = self.limit.map(|limit| limit.saturating_sub(self.core.counters.own_bytes()));

@@ -4,6 +4,7 @@ use super::ctx::ComputeCtx;
 use super::dispatch::{compute_many, supports};
 use super::error::KernelError;
 use super::in_place::in_place;
+use super::isa::Isa;
 use super::ops::rope;
 use super::tensor::NodeArgs;
 use crate::device::OpShape;
@@ -13,6 +14,14 @@ use loadmaster_alloc::InPlaceTable;
 use loadmaster_graph::{DType, Op};
 
 impl Kernels for ComputeCtx {
+    fn description(&self) -> String {
+        let set = match self.isa() {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "AVX2",
+            Isa::Avx512 => "AVX-512",
+        };
+        format!("{set} kernels")
+    }
     fn supports(&self, shape: &OpShape<'_>) -> Result<(), Unsupported> {
         let (op, dst) = (shape.op(), shape.tensor.dtype);
         let src: Vec<Option<DType>> = shape.sources.iter().map(|s| s.map(|t| t.dtype)).collect();

@@ -8,6 +8,10 @@ use std::fmt;
 
 /// A set of kernels. The CPU and the virtual GPUs run the same one, so their results agree bit for bit.
 pub trait Kernels: fmt::Debug + Send + Sync {
+    /// What they are, for people.
+    fn description(&self) -> String {
+        format!("{self:?}")
+    }
     /// Whether there is a kernel for this, and if not, why.
     fn supports(&self, op: &OpShape<'_>) -> Result<(), Unsupported>;
     /// Which operands may share their bytes with the result.
