@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::launches;
-use super::tests::with_view;
 use super::types::{Base, Factor, Launches, Layout, LibraryRule, Matrix, NodeView, Product, Target, Work};
 use loadmaster_graph::file::GraphFile;
-use loadmaster_graph::{DType, Op, contiguous_strides};
+use loadmaster_graph::{DType, Graph, Op, TensorId, contiguous_strides};
 use std::collections::BTreeSet;
 
 const WORKSPACE: u64 = 1 << 20;
@@ -18,6 +17,17 @@ fn target(arch: u32, floats_from: u64, quantized_from: u64) -> Target {
 
 fn layout(dtype: DType, ne: [u64; 4]) -> Layout {
     Layout { dtype, ne, nb: contiguous_strides(dtype, &ne).unwrap() }
+}
+
+/// What a node of a graph file looks like to [`super::launches`].
+pub(super) fn with_view<T>(graph: &Graph, id: TensorId, then: impl FnOnce(&NodeView<'_>) -> T) -> T {
+    let layout = |t: TensorId| {
+        let t = graph.tensor(t);
+        Layout { dtype: t.dtype, ne: t.ne, nb: t.nb }
+    };
+    let src: Vec<Option<Layout>> = graph.tensor(id).src.iter().map(|s| s.map(layout)).collect();
+    let tensor = graph.tensor(id);
+    then(&NodeView { op: tensor.op, params: &tensor.params, src: &src, dst: layout(id) })
 }
 
 fn planned(w: Layout, x: Layout, target: &Target) -> Launches {

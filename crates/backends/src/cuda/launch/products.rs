@@ -80,7 +80,7 @@ kernels! {
 }
 
 /// Source and name of every kernel that a weight type can be given.
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 pub(super) fn named(weights: DType) -> Vec<(&'static str, &'static str)> {
     let of = |k: Kernels| {
         let by_units = k.by_units.map(|kernel| ("mul_mat_mma", kernel));

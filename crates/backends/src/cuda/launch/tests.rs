@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::launches;
+use super::library_tests::with_view;
 use super::sources::{HEADERS, SOURCES};
-use super::types::{Base, Launch, Layout, LmTensor, NodeView, Place, Target, Work};
+use super::types::{Base, Launch, LmTensor, Place, Target, Work};
 use crate::cpu::supports;
 use loadmaster_graph::file::GraphFile;
-use loadmaster_graph::{DType, Graph, TensorId};
+use loadmaster_graph::DType;
 use std::collections::BTreeSet;
 
 /// Kernels by source, as kernels.def lists them.
@@ -39,17 +40,6 @@ fn every_product_that_a_weight_type_can_be_given_exists_and_no_other_does() {
     let named: BTreeSet<_> = DType::ALL.iter().flat_map(|&dtype| super::products::named(dtype)).collect();
     let products = defined().into_iter().filter(|(source, _)| source.starts_with("mul_mat"));
     assert_eq!(named, products.collect());
-}
-
-/// What a node of a graph file looks like to [`super::launches`].
-pub(super) fn with_view<T>(graph: &Graph, id: TensorId, then: impl FnOnce(&NodeView<'_>) -> T) -> T {
-    let layout = |t: TensorId| {
-        let t = graph.tensor(t);
-        Layout { dtype: t.dtype, ne: t.ne, nb: t.nb }
-    };
-    let src: Vec<Option<Layout>> = graph.tensor(id).src.iter().map(|s| s.map(layout)).collect();
-    let tensor = graph.tensor(id);
-    then(&NodeView { op: tensor.op, params: &tensor.params, src: &src, dst: layout(id) })
 }
 
 fn check_work(work: &Work, scratch: u64, place: &str) {
