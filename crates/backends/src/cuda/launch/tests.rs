@@ -7,8 +7,8 @@ use super::library_tests::with_view;
 use super::sources::{HEADERS, SOURCES};
 use super::types::{Base, Launch, LmTensor, Place, Target, Work};
 use crate::cpu::supports;
-use loadmaster_graph::file::GraphFile;
 use loadmaster_graph::DType;
+use loadmaster_graph::file::GraphFile;
 use std::collections::BTreeSet;
 
 /// Kernels by source, as kernels.def lists them.
