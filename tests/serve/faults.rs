@@ -44,6 +44,16 @@ fn a_device_that_dies_fails_what_runs_and_the_rest_goes_on_elsewhere() {
 }
 
 #[test]
+fn whoever_has_an_answer_finds_its_slot_free() {
+    let state = service(Config { slots: 1, ..config() });
+    for _ in 0..50 {
+        let (status, answer) = ask(&state, "POST", "/v1/completions", &greedy("The Queen", 1).to_string());
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(state.model(None).unwrap().mailbox.depth(), (0, 0));
+    }
+}
+
+#[test]
 fn a_device_that_died_unused_costs_nobody_an_answer() {
     let state = service(config());
     sim(&state, 0).faults().die();

@@ -69,24 +69,26 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Jobs for `free` slots. Waits for something to happen if `idle`.
-    pub(super) fn take(&self, free: usize, idle: bool) -> Taken {
+    /// Waits for a job, or for the end. Whether a job waits.
+    pub(super) fn wait(&self) -> bool {
         let mut inner = self.inner.lock();
-        while idle && inner.waiting.is_empty() && inner.end.is_none() {
+        loop {
+            inner.waiting.retain(|job| !job.is_abandoned());
+            if !inner.waiting.is_empty() || inner.end.is_some() {
+                return !inner.waiting.is_empty();
+            }
             self.woken.wait(&mut inner);
         }
+    }
+
+    /// Jobs for `free` slots: from now on they run.
+    pub(super) fn take(&self, free: usize) -> Taken {
+        let mut inner = self.inner.lock();
         inner.waiting.retain(|job| !job.is_abandoned());
         let count = free.min(inner.waiting.len());
         let jobs: Vec<Job> = inner.waiting.drain(..count).collect();
         inner.running += jobs.len();
         Taken { jobs, end: inner.end }
-    }
-
-    /// Puts jobs back that were taken and not begun: they are the first to be taken again.
-    pub(super) fn put_back(&self, jobs: Vec<Job>) {
-        let mut inner = self.inner.lock();
-        inner.running = inner.running.saturating_sub(jobs.len());
-        jobs.into_iter().rev().for_each(|job| inner.waiting.push_front(job));
     }
 
     /// Says that jobs ended.

@@ -57,15 +57,14 @@ impl Worker {
     pub(crate) fn run(mut self) -> Outcome {
         self.count();
         loop {
-            let free = self.entry.slots.saturating_sub(self.voices.len());
-            let taken = self.entry.mailbox.take(free, self.voices.is_empty());
+            // A device that was lost while nothing ran costs nobody an answer: jobs are not taken before it is replaced.
             if self.voices.is_empty()
-                && !taken.jobs.is_empty()
+                && self.entry.mailbox.wait()
                 && let Some(device) = self.lost()
             {
-                self.entry.mailbox.put_back(taken.jobs);
                 return Outcome::Lost { device };
             }
+            let taken = self.entry.mailbox.take(self.entry.slots.saturating_sub(self.voices.len()));
             taken.jobs.into_iter().for_each(|job| self.begin(job));
             match taken.end {
                 Some(End::Now) => return self.give_up(),
@@ -98,25 +97,25 @@ impl Worker {
     fn begin(&mut self, job: Job) {
         let taken = |slot: &SequenceId| self.voices.iter().any(|v| v.slot == *slot);
         let Some(slot) = (0..self.entry.slots).map(SequenceId::new).find(|slot| !taken(slot)) else {
-            job.say(Update::Failed(ApiError::internal("a job was taken without a slot")));
-            return self.entry.mailbox.ended(1);
+            self.entry.mailbox.ended(1);
+            return job.say(Update::Failed(ApiError::internal("a job was taken without a slot")));
         };
         match Sampler::new(job.sampling) {
             Ok(sampler) => self.voices.push(Voice::new(slot, job, sampler)),
             Err(error) => {
-                job.say(Update::Failed(ApiError::field("temperature", error.to_string())));
                 self.entry.mailbox.ended(1);
+                job.say(Update::Failed(ApiError::field("temperature", error.to_string())));
             }
         }
     }
 
     fn drop_abandoned(&mut self) {
         let gone: Vec<SequenceId> = self.voices.iter().filter(|v| v.job.is_abandoned()).map(|v| v.slot).collect();
-        gone.into_iter().for_each(|slot| self.end(slot));
+        gone.into_iter().for_each(|slot| self.end(slot, None));
     }
 
-    /// Frees a slot.
-    fn end(&mut self, slot: SequenceId) {
+    /// Frees a slot, and says the last of its answer: whoever has an answer finds its slot free.
+    fn end(&mut self, slot: SequenceId, last: Option<Update>) {
         let Some(at) = self.voices.iter().position(|v| v.slot == slot) else { return };
         let voice = self.voices.remove(at);
         // The sequence exists: it was in a slot.
@@ -125,6 +124,7 @@ impl Worker {
         self.core.requests.ended(&voice.job.request, &self.entry.id, voice.job.arrived, voice.made());
         let said = json!({ "id": voice.job.request, "model": self.entry.id, "tokens": voice.made() });
         self.core.events.tell(EventKind::Request, said);
+        last.into_iter().for_each(|last| voice.job.say(last));
     }
 
     fn give_up(mut self) -> Outcome {
@@ -139,10 +139,7 @@ impl Worker {
 
     fn fail_all(&mut self, error: &ApiError) {
         let slots: Vec<SequenceId> = self.voices.iter().map(|v| v.slot).collect();
-        for voice in &self.voices {
-            voice.fail(error.clone());
-        }
-        slots.into_iter().for_each(|slot| self.end(slot));
+        slots.into_iter().for_each(|slot| self.end(slot, Some(Update::Failed(error.clone()))));
     }
 
     fn turn(&mut self) -> Result<(), EngineError> {
@@ -208,8 +205,8 @@ impl Worker {
         }
         self.core.stats.generated(chosen.len() as u32);
         for (slot, next) in chosen {
-            if next == Next::Ended {
-                self.end(slot);
+            if let Next::Ended(last) = next {
+                self.end(slot, Some(last));
             }
         }
         Ok(())

@@ -11,12 +11,12 @@ use loadmaster_models::tokenizer::{TokenId, TokenKind, Tokenizer, Utf8Stream};
 use std::time::Instant;
 
 /// Whether an answer goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) enum Next {
     /// It does.
     On,
-    /// It was completed, or failed.
-    Ended,
+    /// It was completed, or failed: what is to be said of that when its slot is free.
+    Ended(Update),
 }
 
 /// An answer being made.
@@ -61,7 +61,7 @@ impl Voice {
     pub(super) fn choose(&mut self, logits: &[f32], tokenizer: Option<&Tokenizer>, room: usize, stats: &Stats) -> Next {
         let token = match self.sampler.sample(logits) {
             Ok(token) => token,
-            Err(error) => return self.fail(ApiError::internal(error.to_string())),
+            Err(error) => return Next::Ended(Update::Failed(ApiError::internal(error.to_string()))),
         };
         self.sampler.accept(token);
         self.note_time(stats);
@@ -105,7 +105,7 @@ impl Voice {
         }
     }
 
-    /// Says what was held back, and that this was all.
+    /// Says what was held back; that was all.
     fn finish(&mut self, finish: Finish) -> Next {
         let rest = std::mem::take(&mut self.utf8).finish();
         let said = match self.stop.push(&rest) {
@@ -116,14 +116,8 @@ impl Voice {
         self.done(finish)
     }
 
-    fn done(&mut self, finish: Finish) -> Next {
-        self.job.say(Update::Done { finish, prompt_tokens: self.job.prompt.len(), tokens: self.made });
-        Next::Ended
-    }
-
-    pub(super) fn fail(&self, error: ApiError) -> Next {
-        self.job.say(Update::Failed(error));
-        Next::Ended
+    fn done(&self, finish: Finish) -> Next {
+        Next::Ended(Update::Done { finish, prompt_tokens: self.job.prompt.len(), tokens: self.made })
     }
 
     /// Tokens chosen so far.
