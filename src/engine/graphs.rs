@@ -41,7 +41,6 @@ impl Graphs {
 
 /// Whether a graph that was built for one spec is that of another.
 fn serves(of: &GraphSpec, graph: &ModelGraph, spec: &GraphSpec) -> bool {
-    let but_homes = (of.shape, of.layout, of.attention) == (spec.shape, spec.layout, spec.attention);
-    // Not even the number of homes is checked where they do not matter: a model's placements have one for each layer.
-    but_homes && (of.homes == spec.homes || !graph.shares_weights)
+    let but_homes = |s: &GraphSpec| (s.shape, s.layout, s.attention, s.homes.layers.len());
+    but_homes(of) == but_homes(spec) && (of.homes == spec.homes || !graph.shares_weights)
 }
