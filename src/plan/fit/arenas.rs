@@ -14,6 +14,8 @@ pub(super) struct Arenas {
     floors: Vec<u64>,
     /// By item: items of one kind are alike in all that arenas depend on.
     kinds: Vec<u8>,
+    /// By item: items of one kind are alike as weights that are sent elsewhere, too.
+    weights: Vec<u8>,
     like: BTreeMap<Key, Learned>,
     exact: BTreeMap<Span, Learned>,
 }
@@ -45,17 +47,9 @@ struct Key {
 impl Arenas {
     pub(super) fn new(costs: &Costs) -> Self {
         let floors: Vec<u64> = costs.parts.iter().map(|p| p.floor).collect();
-        let mut known: Vec<(u64, bool, u64)> = Vec::new();
-        let kinds = costs.parts.iter().map(|p| {
-            let kind = (p.floor, p.experts > 0, p.bytes);
-            let at = known.iter().position(|k| *k == kind).unwrap_or_else(|| {
-                known.push(kind);
-                known.len() - 1
-            });
-            // More kinds than bits share the last one; what then differs is learned range by range.
-            at.min(63) as u8
-        });
-        Self { kinds: kinds.collect(), floors, like: BTreeMap::new(), exact: BTreeMap::new() }
+        let kinds = numbered(costs.parts.iter().map(|p| (p.floor, p.experts > 0)));
+        let weights = numbered(costs.parts.iter().map(|p| (p.floor, p.bytes, p.experts)));
+        Self { kinds, weights, floors, like: BTreeMap::new(), exact: BTreeMap::new() }
     }
 
     /// What no placement with such a range is below.
@@ -102,9 +96,23 @@ impl Arenas {
             hosted: span.hosted,
             ends: own.first().copied().zip(own.last().copied()),
             kinds: set(own),
-            sent: if is_sent_to { set(&self.kinds[..span.start]) } else { 0 },
+            sent: if is_sent_to { set(&self.weights[..span.start]) } else { 0 },
         }
     }
+}
+
+/// Numbers for values, equal ones for equal values.
+fn numbered<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<u8> {
+    let mut known: Vec<T> = Vec::new();
+    let number = |value: T| {
+        let at = known.iter().position(|k| *k == value).unwrap_or_else(|| {
+            known.push(value);
+            known.len() - 1
+        });
+        // More kinds than bits share the last one; what then differs is learned range by range.
+        at.min(63) as u8
+    };
+    values.map(number).collect()
 }
 
 impl Arena for Arenas {
