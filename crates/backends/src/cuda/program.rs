@@ -36,6 +36,8 @@ pub(crate) struct CudaProgram {
     /// Its address.
     scratch_at: u64,
     watch: Option<Arc<Watch>>,
+    /// By which streams know that it can still be launched.
+    _alive: Arc<()>,
     replays: Mutex<Replays>,
 }
 
@@ -122,7 +124,8 @@ impl CudaProgram {
         let scratch_at =
             scratch.as_ref().map_or(Ok(0), |buffer| address_in(core, buffer, Bytes::ZERO, Bytes(scratch_bytes)));
         let scratch_at = scratch_at.map_err(|fault| failed(None, fault))?;
-        let watch = watch(&program, &plans, supply).map_err(|fault| failed(None, fault))?;
+        let alive = Arc::new(());
+        let watch = watch(&program, &plans, supply, &alive).map_err(|fault| failed(None, fault))?;
         load(core, &program, &plans)?;
         let (mut work, mut of_command) = (Vec::new(), Vec::with_capacity(plans.len()));
         for (code, (command, plan)) in (1..).zip(program.commands().iter().zip(plans)) {
@@ -145,6 +148,7 @@ impl CudaProgram {
             scratch,
             scratch_at,
             watch,
+            _alive: alive,
             replays: Mutex::default(),
         })
     }
@@ -216,7 +220,12 @@ impl CudaProgram {
 }
 
 /// The word for a program's nodes that look at indices, if there are any.
-fn watch(program: &Program, plans: &[Launches], supply: &Supply<'_>) -> Result<Option<Arc<Watch>>, Fault> {
+fn watch(
+    program: &Program,
+    plans: &[Launches],
+    supply: &Supply<'_>,
+    alive: &Arc<()>,
+) -> Result<Option<Arc<Watch>>, Fault> {
     let looks = |plan: &Launches| plan.kernels().any(|launch| launch.src[WATCH_SOURCE].base == Base::Watch);
     let watched = (1..).zip(program.commands().iter().zip(plans)).filter(|(_, (_, plan))| looks(plan));
     let node = |(code, (command, _)): (u32, (&Command, &Launches))| {
@@ -228,7 +237,7 @@ fn watch(program: &Program, plans: &[Launches], supply: &Supply<'_>) -> Result<O
     if nodes.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Arc::new(Watch::new((supply.word)()?, nodes))))
+    Ok(Some(Arc::new(Watch::new((supply.word)()?, nodes, alive))))
 }
 
 /// Loads all kernels of a program that are not loaded. Errors name a tensor that needs what could not be had.

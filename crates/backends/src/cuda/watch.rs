@@ -14,8 +14,8 @@ use crate::host::HostBuffer;
 use loadmaster_alloc::Buffer;
 use loadmaster_graph::{Bytes, Op, TensorId};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Words of a page.
 const WORDS: usize = 512;
@@ -112,12 +112,14 @@ pub(crate) fn indices(view: &NodeView<'_>) -> Option<(u8, u64)> {
 pub(crate) struct Watch {
     word: Word,
     nodes: Vec<Indexed>,
+    /// Of the program, as long as that can be launched.
+    program: Weak<()>,
 }
 
 impl Watch {
-    /// A word for the nodes of a program.
-    pub(crate) fn new(word: Word, nodes: Vec<Indexed>) -> Self {
-        Self { word, nodes }
+    /// A word for the nodes of a program, which keeps `program` alive as long as it lives.
+    pub(crate) fn new(word: Word, nodes: Vec<Indexed>, program: &Arc<()>) -> Self {
+        Self { word, nodes, program: Arc::downgrade(program) }
     }
 
     /// Where kernels write.
@@ -160,7 +162,7 @@ impl Watched {
 
     /// Those whose program is gone by now: whoever waits for the stream after this has waited for all of their kernels.
     pub(crate) fn orphans(&self) -> Orphans {
-        let is_orphan = |watch: &&Arc<Watch>| Arc::strong_count(watch) == 1;
+        let is_orphan = |watch: &&Arc<Watch>| watch.program.strong_count() == 0;
         Orphans(self.0.lock().iter().filter(is_orphan).map(Arc::clone).collect())
     }
 

@@ -160,11 +160,13 @@ fn a_stream_that_is_waited_for_holds_on_to_nothing_of_the_programs_that_are_gone
         let device = gpu(0);
         let buffer = device.buffer_type().alloc_buffer(Bytes(1024)).unwrap();
         device.upload(&all(&buffer), &[0; 1024]).unwrap();
-        let stream = device.create_stream().unwrap();
+        let streams = [device.create_stream().unwrap(), device.create_stream().unwrap()];
         let run = || {
             let program = row_by_index(&device, &buffer);
-            stream.execute(&program, CommandId::new(0)..CommandId::new(1)).unwrap();
-            stream.synchronize().unwrap();
+            for stream in &streams {
+                stream.execute(&program, CommandId::new(0)..CommandId::new(1)).unwrap();
+                stream.synchronize().unwrap();
+            }
         };
         run();
         // Pages of words are the driver's, and count nowhere else.
@@ -176,7 +178,7 @@ fn a_stream_that_is_waited_for_holds_on_to_nothing_of_the_programs_that_are_gone
         // A program that is gone before it is waited for is still heard.
         let bad = Region { buffer: Arc::clone(&buffer), offset: Bytes(256), len: Bytes(4) };
         device.upload(&bad, &7i32.to_le_bytes()).unwrap();
-        let program = row_by_index(&device, &buffer);
+        let (stream, program) = (&streams[0], row_by_index(&device, &buffer));
         stream.execute(&program, CommandId::new(0)..CommandId::new(1)).unwrap();
         drop(program);
         let error = stream.synchronize().unwrap_err().to_string();
