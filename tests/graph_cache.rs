@@ -15,12 +15,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Two homes, so that equal placements, and different ones that come to the same graph, are often met.
-fn homes(random: &mut Random, layers: usize) -> Homes {
+fn homes(random: &mut Random, model: &Model) -> Homes {
+    let layers = model.params.layers.len();
     let mut home = || HomeId::new(random.below(2) as usize);
     let (input, output) = (home(), home());
     let cut = random.below(layers as u32 + 1) as usize;
     let layer = |i: usize| HomeId::new(usize::from(i < cut));
     let factors = random.pick(&[None, Some(0), Some(1)]).map(HomeId::new);
+    let factors = model.file.find("rope_freqs.weight").zip(factors).into_iter().collect();
     Homes { input, layers: (0..layers).map(layer).collect(), output, factors }
 }
 
@@ -40,7 +42,7 @@ fn spec(random: &mut Random, model: &Model) -> GraphSpec {
     let columns = ColumnOrder { columns: random.pick(&[1, 4]), tail: 0 };
     let outputs = random.pick(&[1, shape.tokens]);
     let attention = random.pick(&[Attention::Plain, Attention::Flash]);
-    let homes = homes(random, model.params.layers.len());
+    let homes = homes(random, model);
     GraphSpec { shape: BatchShape { outputs, columns, ..shape }, layout, attention, homes }
 }
 
@@ -55,7 +57,7 @@ fn graphs_given_again(random: &mut Random, model: &Model) -> usize {
             _ => spec(random, model),
         };
         if random.one_in(2) {
-            spec.homes = homes(random, model.params.layers.len());
+            spec.homes = homes(random, model);
         }
         let found = model.graph(spec.clone()).unwrap();
         let built = families::build(&model.file, &model.params, &spec).unwrap();

@@ -9,7 +9,7 @@ use loadmaster_graph::{BufferTypeId, Bytes, DType, DeviceId, Dims, Tensor};
 use loadmaster_models::families::{BatchShape, GraphSpec, Homes, KvLayout, ModelGraph, Part, WeightUse};
 use loadmaster_models::gguf::{TensorInfo, WeightId};
 use loadmaster_sched::{DeviceKind, Machine, Residency};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Share of a GPU whose memory is not known, if no share is given: as much as this.
@@ -48,7 +48,7 @@ impl<'a> Placed<'a> {
         let repacked = machine.buffer_types().iter().find(|(_, t)| &*t.name == REPACKED_MEMORY).map(|(id, _)| id);
         let homes = Homes::single(&model.params);
         let mut placed = Self { model, machine, settings, layout, layers, homes, repacked };
-        placed.homes = placed.model_homes().graph_homes(placed.output_home(), placed.factors_override());
+        placed.homes = placed.model_homes().graph_homes(placed.output_home(), placed.factors_overrides());
         Ok(placed)
     }
 
@@ -203,9 +203,11 @@ impl<'a> Placed<'a> {
         }
     }
 
-    fn factors_override(&self) -> Option<DeviceId> {
-        let mut names = self.model.file.tensors().iter().map(|info| &*info.name).filter(|n| n.starts_with(ROTATIONS));
-        names.find_map(|name| Override::find(&self.settings.overrides, name))
+    /// A file may have several: each context length reads its own.
+    fn factors_overrides(&self) -> BTreeMap<WeightId, DeviceId> {
+        let file = &self.model.file;
+        let names = file.tensors().iter().map(|info| &*info.name).filter(|name| name.starts_with(ROTATIONS));
+        names.filter_map(|name| Some((file.find(name)?, Override::find(&self.settings.overrides, name)?))).collect()
     }
 
     fn output_home(&self) -> WeightHome {

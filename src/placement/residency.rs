@@ -4,6 +4,7 @@
 use super::{GpuLayers, LayerDevices, WeightHome};
 use loadmaster_graph::{BufferId, BufferTypeId, DeviceId, Tensor};
 use loadmaster_models::families::{HomeId, Homes, ModelGraph, WeightUse};
+use loadmaster_models::gguf::WeightId;
 use loadmaster_sched::{Machine, Residency, ResidentBuffer, Usage};
 use std::collections::BTreeMap;
 
@@ -71,9 +72,9 @@ pub enum CacheHome {
 
 impl ModelHomes<'_> {
     /// The homes that a graph is to be built for: ids are devices, and one more for re-laid out weights. `factors`: where
-    /// an override puts rotary factors.
+    /// overrides put rotary factors.
     #[must_use]
-    pub fn graph_homes(&self, output: WeightHome, factors: Option<DeviceId>) -> Homes {
+    pub fn graph_homes(&self, output: WeightHome, factors: BTreeMap<WeightId, DeviceId>) -> Homes {
         let plain = |d: DeviceId| HomeId::new(d.index());
         Homes {
             input: plain(self.layers.input),
@@ -82,7 +83,7 @@ impl ModelHomes<'_> {
                 WeightHome::Device(d) => plain(d),
                 WeightHome::Repacked => HomeId::new(self.machine.devices().len()),
             },
-            factors: factors.map(plain),
+            factors: factors.into_iter().map(|(weight, d)| (weight, plain(d))).collect(),
         }
     }
 

@@ -194,7 +194,7 @@ fn homes_of(file: &GraphFile, params: &HParams) -> Homes {
         input: home("token_embd.weight", false),
         layers: (0..params.layers.len()).map(|i| home(&format!("blk.{i}.attn_norm.weight"), false)).collect(),
         output: if has_output { home("output.weight", false) } else { home("token_embd.weight", true) },
-        factors: None,
+        factors: BTreeMap::new(),
     }
 }
 
@@ -323,10 +323,11 @@ fn shapes_that_do_not_fit_the_cache_are_refused() {
 fn weights_that_layers_share_exist_once_per_home() {
     let model = golden_model("tiny-llama-F16.gguf");
     let params = HParams::from_gguf(&model).expect("fine");
-    let factors = |homes: [usize; 2], elsewhere: Option<usize>| {
+    let factors = |homes: [usize; 2], elsewhere: Option<(&str, usize)>| {
         let mut spec = tiny_spec(&params, Attention::Plain);
         spec.homes.layers = homes.map(HomeId::new).to_vec();
-        spec.homes.factors = elsewhere.map(HomeId::new);
+        let named = |(name, home)| (model.find(name).expect("is there"), HomeId::new(home));
+        spec.homes.factors = elsewhere.map(named).into_iter().collect();
         let built = families::build(&model, &params, &spec).expect("builds");
         let parts = built.weights.iter().filter(|w| &*model.tensor(w.weight).name == "rope_freqs.weight");
         parts.map(|w| w.part).collect::<Vec<_>>()
@@ -334,7 +335,8 @@ fn weights_that_layers_share_exist_once_per_home() {
     let layer = |i| Part::Layer(LayerId::new(i));
     assert_eq!(factors([1, 1], None), [layer(0)]);
     assert_eq!(factors([1, 2], None), [layer(0), layer(1)]);
-    assert_eq!(factors([1, 2], Some(0)), [layer(0)]);
+    assert_eq!(factors([1, 2], Some(("rope_freqs.weight", 0))), [layer(0)]);
+    assert_eq!(factors([1, 2], Some(("token_embd.weight", 0))), [layer(0), layer(1)]);
 
     let alice = golden_model("alice-Q8_0.gguf");
     let params = HParams::from_gguf(&alice).expect("fine");

@@ -1,5 +1,7 @@
 //! The best placement of a model: over real bytes and predicted times, checked by the planner that runs it.
 
+#[cfg(test)]
+mod arena_classes;
 mod arenas;
 pub mod core;
 pub mod costs;

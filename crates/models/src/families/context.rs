@@ -195,8 +195,9 @@ impl<'a> Context<'a> {
         ne: &[u64],
     ) -> Result<Option<TensorId>, FamilyError> {
         let part = Part::Layer(layer.id);
-        let home = self.homes.factors.unwrap_or_else(|| self.home(part));
-        self.file.find(name).map(|id| self.leaf(id, part, home, ne)).transpose()
+        let Some(id) = self.file.find(name) else { return Ok(None) };
+        let home = self.homes.factors.get(&id).copied().unwrap_or_else(|| self.home(part));
+        self.leaf(id, part, home, ne).map(Some)
     }
 
     pub(super) fn has(&self, name: &str) -> bool {

@@ -1,9 +1,11 @@
 //! What a graph depends on beside the model: batch, cache, attention, and where weights are kept.
 
 use super::error::FamilyError;
+use crate::gguf::WeightId;
 use crate::hparams::{HParams, LayerId, MAX_CONTEXT};
 use crate::kv::{MAX_SEQUENCES, Sharing, Slots};
 use loadmaster_graph::{ColumnOrder, DType};
+use std::collections::BTreeMap;
 
 /// Cells of a cache come in multiples of this.
 const CELL_STEP: u32 = 256;
@@ -203,8 +205,8 @@ pub struct Homes {
     pub layers: Vec<HomeId>,
     /// Of the output.
     pub output: HomeId,
-    /// Of the rotary factors, if they are not with each layer.
-    pub factors: Option<HomeId>,
+    /// Of rotary factors that are not with each layer.
+    pub factors: BTreeMap<WeightId, HomeId>,
 }
 
 impl Homes {
@@ -212,7 +214,7 @@ impl Homes {
     #[must_use]
     pub fn single(params: &HParams) -> Self {
         let home = HomeId::new(0);
-        Self { input: home, layers: vec![home; params.layers.len()], output: home, factors: None }
+        Self { input: home, layers: vec![home; params.layers.len()], output: home, factors: BTreeMap::new() }
     }
 }
 
