@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let told = match plan(args, &request) {
         Ok(told) => Told { target: Some(target.clone()), ..told },
         Err(error) => {
-            return match error.downcast_ref::<FitError>().filter(|e| e.never_fits().is_some()) {
+            return match never_fits(&error) {
                 Some(never) => never::tell(args, &request, &args.choices(&model.params), never),
                 None => Err(error),
             };
@@ -104,7 +104,18 @@ pub fn object(args: &Args, model: &Model, machine: Option<&loadmaster_sched::Mac
     let placer = args.policy().placer();
     let (machine, speeds) = (&target.machine, target.speeds.as_slice());
     let request = Request { model, machine, speeds, placer: &placer, reserve: args.reserve() };
-    json(&Told { target: Some(target.clone()), ..plan(args, &request)? })
+    match plan(args, &request) {
+        Ok(told) => json(&Told { target: Some(target.clone()), ..told }),
+        Err(error) => match never_fits(&error) {
+            Some(never) => never::object(args, &request, &args.choices(&model.params), never),
+            None => Err(error),
+        },
+    }
+}
+
+/// The error, if it is that some tensor is longer than any buffer of its device.
+fn never_fits(error: &anyhow::Error) -> Option<&FitError> {
+    error.downcast_ref::<FitError>().filter(|e| e.never_fits().is_some())
 }
 
 fn is_plan(path: &Path) -> bool {
