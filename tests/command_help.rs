@@ -49,6 +49,18 @@ fn completions_of_every_shell_mention_every_option() {
 }
 
 #[test]
+fn no_line_of_help_is_wider_than_100_columns() {
+    for (name, options) in options() {
+        for flag in ["-h", "--help"] {
+            let help = loadmaster(&[&name, flag]);
+            assert!(options.iter().all(|o| help.contains(o.as_str())), "{name} {flag}: {help}");
+            let widest = help.lines().max_by_key(|l| l.chars().count()).unwrap();
+            assert!(widest.chars().count() <= 100, "{name} {flag}: {widest}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_coloured_where_there_is_no_terminal() {
     let all: Vec<Vec<&str>> = vec![
         vec!["--help"],

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 /// Splits tensor graphs over a CPU and several GPUs, plans every byte, runs them and explains the placement.
 #[derive(Parser, Debug)]
-#[command(name = "loadmaster", version, about, max_term_width = 120)]
+#[command(name = "loadmaster", version, about, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
