@@ -5,6 +5,8 @@
 
 #[path = "support/random_models.rs"]
 mod random_models;
+#[path = "support/recorded_models.rs"]
+mod recorded_models;
 
 use loadmaster::commands::input::PolicyArg;
 use loadmaster::engine::{Engine, Model, Reserve, prepare};
@@ -17,19 +19,9 @@ use loadmaster_models::kv::{Batch, BatchToken, SequenceId, SequenceSet};
 use loadmaster_models::tokenizer::TokenId;
 use loadmaster_sched::{DeviceKind, Machine};
 use random_models::{Family, Random, Shape};
+use recorded_models::{MODELS, recorded};
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::Arc;
-
-const MODELS: [&str; 7] = [
-    "tiny-llama-Q8_0",
-    "tiny-gemma3-Q8_0",
-    "tiny-mixtral-Q8_0",
-    "tiny-phi3-Q4_1",
-    "tiny-qwen2-Q4_0",
-    "tiny-qwen3-Q5_K_M",
-    "tiny-qwen3moe-Q4_K_M",
-];
 
 fn random_choices(random: &mut Random, params: &HParams, gpus: u32) -> Choices {
     let layers = params.layers.len() as u32;
@@ -80,8 +72,7 @@ fn random_machine(random: &mut Random) -> (Machine, u32) {
 fn devices_count_what_the_plan_says_for_recorded_models() {
     let mut random = Random::new(1);
     for name in MODELS {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/goldens/models/{name}.gguf"));
-        let model = Arc::new(Model::open(&path).unwrap());
+        let model = recorded(name);
         for round in 0..4 {
             let (machine, gpus) = random_machine(&mut random);
             let choices = random_choices(&mut random, &model.params, gpus);

@@ -28,19 +28,7 @@ fn machine(bytes: &[Bytes]) -> Machine {
 }
 
 fn choices() -> Choices {
-    Choices {
-        ctx: 4096,
-        batch: 2048,
-        ubatch: 512,
-        parallel: 1,
-        flash_attn: false,
-        kv_type: "f16".to_owned(),
-        copies: 1,
-        n_gpu_layers: Some(33),
-        tensor_split: Some(vec![16.0, 17.0]),
-        override_tensor: Vec::new(),
-        kv_offload: true,
-    }
+    Choices { n_gpu_layers: Some(33), tensor_split: Some(vec![16.0, 17.0]), ..Choices::of_context(4096) }
 }
 
 const SPEEDS: [Speed; 3] = [ASSUMED_GPU, ASSUMED_GPU, ASSUMED_HOST];

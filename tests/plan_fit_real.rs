@@ -28,19 +28,7 @@ fn machine(gpus: &[u64], host: Option<u64>) -> Machine {
 }
 
 fn choices() -> Choices {
-    Choices {
-        ctx: 256,
-        batch: 128,
-        ubatch: 32,
-        parallel: 1,
-        flash_attn: false,
-        kv_type: "f16".to_owned(),
-        copies: 1,
-        n_gpu_layers: None,
-        tensor_split: None,
-        override_tensor: Vec::new(),
-        kv_offload: true,
-    }
+    Choices { batch: 128, ubatch: 32, ..Choices::of_context(256) }
 }
 
 /// Every way to cut `items` into `devices` ranges.

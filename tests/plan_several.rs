@@ -131,17 +131,11 @@ fn the_longest_context_that_was_tried_says_why_it_was_the_longest() {
 
 fn choices(flash_attn: bool, kv_type: &str, ubatch: u32) -> Choices {
     Choices {
-        ctx: 24 * CONTEXT_BLOCK,
         batch: ubatch,
         ubatch,
-        parallel: 1,
         flash_attn,
         kv_type: kv_type.to_owned(),
-        copies: 1,
-        n_gpu_layers: None,
-        tensor_split: None,
-        override_tensor: Vec::new(),
-        kv_offload: true,
+        ..Choices::of_context(24 * CONTEXT_BLOCK)
     }
 }
 

@@ -6,6 +6,8 @@
 
 #[path = "support/random_models.rs"]
 mod random_models;
+#[path = "support/recorded_models.rs"]
+mod recorded_models;
 
 use loadmaster::commands::input::PolicyArg;
 use loadmaster::engine::{Engine, EngineError, Model, Prepared, Reserve, Settings, prepare};
@@ -18,19 +20,9 @@ use loadmaster_models::tokenizer::TokenId;
 use loadmaster_sched::exec::{ExecError, ScratchUse, SessionNeeds, described, open};
 use loadmaster_sched::{DeviceKind, Machine};
 use random_models::{Family, Random, Shape};
+use recorded_models::{MODELS, recorded};
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::Arc;
-
-const MODELS: [&str; 7] = [
-    "tiny-llama-Q8_0",
-    "tiny-gemma3-Q8_0",
-    "tiny-mixtral-Q8_0",
-    "tiny-phi3-Q4_1",
-    "tiny-qwen2-Q4_0",
-    "tiny-qwen3-Q5_K_M",
-    "tiny-qwen3moe-Q4_K_M",
-];
 
 /// A simulated machine; none, with the reason printed, where there is no simulator or real GPUs are tested.
 fn simulated(config: &str) -> Option<Simulator> {
@@ -39,11 +31,6 @@ fn simulated(config: &str) -> Option<Simulator> {
         return None;
     }
     Simulator::open_with_kernels(config).map_err(|why| println!("skipped: {why}")).ok()
-}
-
-fn recorded(name: &str) -> Arc<Model> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/goldens/models/{name}.gguf"));
-    Arc::new(Model::open(&path).unwrap())
 }
 
 fn choices(random: &mut Random, model: &Model, gpus: usize) -> Choices {

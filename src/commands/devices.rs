@@ -98,15 +98,7 @@ fn all_gpus() -> anyhow::Result<Vec<DeviceSpec>> {
         Ok(_) => loadmaster_backends::cuda::probe()?,
         Err(_) => Vec::new(),
     };
-    let spec = |ordinal| DeviceSpec {
-        driver: Driver::Cuda { ordinal },
-        name: None,
-        memory: None,
-        chunk: None,
-        align: None,
-        gpu: None,
-    };
-    Ok(gpus.iter().map(|gpu| spec(gpu.ordinal)).collect())
+    Ok(gpus.iter().map(|gpu| DeviceSpec::of(Driver::Cuda { ordinal: gpu.ordinal })).collect())
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -84,14 +84,7 @@ impl Args {
         if let Some(machine) = self.devices.machine()? {
             return Ok(machine);
         }
-        let sim = DeviceSpec {
-            driver: Driver::Sim,
-            name: None,
-            memory: Some(DEFAULT_SIM),
-            chunk: None,
-            align: None,
-            gpu: None,
-        };
+        let sim = DeviceSpec { memory: Some(DEFAULT_SIM), ..DeviceSpec::of(Driver::Sim) };
         Ok(Machine::from_specs(&[sim.clone(), sim])?)
     }
 

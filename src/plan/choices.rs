@@ -2,6 +2,7 @@
 
 use super::llama_cpp::LlamaCppOptions;
 use crate::engine::Settings;
+use crate::engine::settings::{DEFAULT_BATCH, DEFAULT_MICRO_BATCH};
 use crate::placement::{CacheHome, GpuLayers, Override, OverrideError};
 use loadmaster_alloc::Placer;
 use loadmaster_graph::DType;
@@ -13,6 +14,8 @@ use std::num::NonZeroU32;
 
 /// Most pipeline copies: more than any number of devices that a graph is cut over has use for.
 pub const MAX_COPIES: u32 = 64;
+/// Type of the KV cache, unless another is asked for.
+pub const DEFAULT_KV_TYPE: &str = "f16";
 /// Most placements by name: each is a compiled pattern.
 pub const MAX_OVERRIDES: usize = 256;
 
@@ -76,6 +79,24 @@ pub enum ChoicesError {
 }
 
 impl Choices {
+    /// All as usual, with a context of so many tokens: one sequence, the KV cache in 16 bits, nothing placed by hand.
+    #[must_use]
+    pub fn of_context(ctx: u32) -> Self {
+        Self {
+            ctx,
+            batch: DEFAULT_BATCH,
+            ubatch: DEFAULT_MICRO_BATCH,
+            parallel: 1,
+            flash_attn: false,
+            kv_type: DEFAULT_KV_TYPE.to_owned(),
+            copies: 1,
+            n_gpu_layers: None,
+            tensor_split: None,
+            override_tensor: Vec::new(),
+            kv_offload: true,
+        }
+    }
+
     /// Errors: a number that makes no sense.
     pub fn check(&self) -> Result<(), ChoicesError> {
         let found = self.override_tensor.len();

@@ -154,19 +154,7 @@ mod tests {
             let request =
                 Request { model: &model, machine: &machine, speeds: &speeds, placer: &placer, reserve: Bytes::ZERO };
             let ctx = 2 * CONTEXT_BLOCK;
-            let choices = Choices {
-                ctx,
-                batch: 2048,
-                ubatch: 512,
-                parallel: 1,
-                flash_attn: true,
-                kv_type: "f16".to_owned(),
-                copies: 1,
-                n_gpu_layers: None,
-                tensor_split: None,
-                override_tensor: Vec::new(),
-                kv_offload: true,
-            };
+            let choices = Choices { flash_attn: true, ..Choices::of_context(ctx) };
             let mut contexts = Contexts::new(&request, &choices, &request.prepare(&choices).unwrap());
             let found = contexts.last(1, trained / CONTEXT_BLOCK, Contexts::might);
             let planned = contexts.planned.len();

@@ -6,6 +6,7 @@ use super::model::{EMBEDDED_TEMPLATE, Opened};
 use super::placing::{Elsewhere, choice_refused, engine_refused};
 use crate::engine::{Model, Prepared, Settings};
 use crate::plan::Choices;
+use crate::plan::choices::DEFAULT_KV_TYPE;
 use loadmaster_models::chat::ChatTemplate;
 use loadmaster_models::tokenizer::{Tokenizer, TokenizerError};
 use serde::Deserialize;
@@ -95,7 +96,7 @@ impl LoadSpec {
             ubatch,
             parallel,
             flash_attn: s.flash_attn.unwrap_or(false),
-            kv_type: s.kv_type.clone().unwrap_or_else(|| "f16".to_owned()),
+            kv_type: s.kv_type.clone().unwrap_or_else(|| DEFAULT_KV_TYPE.to_owned()),
             copies: 1,
             n_gpu_layers: s.n_gpu_layers,
             tensor_split: s.tensor_split.clone(),

@@ -12,13 +12,6 @@ use loadmaster_sched::{DeviceKind, Machine};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// Most tokens given at once, unless asked otherwise.
-const BATCH: u32 = 2048;
-/// Most tokens of one run of a graph, unless asked otherwise.
-const MICRO_BATCH: u32 = 512;
-/// Type of the KV cache, unless asked otherwise.
-const KV_TYPE: &str = "f16";
-
 /// Options that llama.cpp's own rules leave nothing to do, and why.
 const NOT_OF_LLAMA_CPP: [(&str, &str); 5] = [
     ("--fit", "chooses a placement for `run`, but llama.cpp has rules of its own"),
@@ -172,13 +165,13 @@ impl Args {
     #[must_use]
     pub fn choices(&self, params: &HParams) -> Choices {
         let number = |given: Option<NonZeroU32>, usual: u32| given.map_or(usual, NonZeroU32::get);
+        let usual = Choices::of_context(number(self.ctx, crate::engine::Settings::new(params).context));
         Choices {
-            ctx: number(self.ctx, crate::engine::Settings::new(params).context),
-            batch: number(self.batch, BATCH),
-            ubatch: number(self.ubatch, MICRO_BATCH),
-            parallel: number(self.parallel, 1),
+            batch: number(self.batch, usual.batch),
+            ubatch: number(self.ubatch, usual.ubatch),
+            parallel: number(self.parallel, usual.parallel),
             flash_attn: self.flash_attn == Some(Switch::On),
-            kv_type: self.kv_type.clone().unwrap_or_else(|| KV_TYPE.to_owned()),
+            kv_type: self.kv_type.clone().unwrap_or(usual.kv_type),
             copies: match self.copies {
                 Some(Depth::Exactly(n)) => n.get(),
                 Some(Depth::Auto) | None => 1,
@@ -187,6 +180,7 @@ impl Args {
             tensor_split: self.tensor_split.clone(),
             override_tensor: self.override_tensor.clone(),
             kv_offload: !self.no_kv_offload,
+            ..usual
         }
     }
 

@@ -135,7 +135,7 @@ fn parse(texts: &[String]) -> anyhow::Result<Specs> {
         let name = format!("{}_{number}", gpu.name.to_uppercase());
         *number += 1;
         let (driver, memory, gpu_target) = (Driver::Sim, Some(gpu.memory), gpu.target);
-        let spec = DeviceSpec { driver, name: Some(name), memory, chunk: None, align: None, gpu: gpu_target };
+        let spec = DeviceSpec { name: Some(name), memory, gpu: gpu_target, ..DeviceSpec::of(driver) };
         Ok((spec, Some(gpu)))
     };
     let parsed: anyhow::Result<Vec<_>> = texts.iter().map(one).collect();

@@ -143,14 +143,7 @@ impl Args {
         if let Some(specs) = plan.and_then(SavedPlan::device_specs) {
             return Ok(Machine::from_specs(&specs)?);
         }
-        let sim = DeviceSpec {
-            driver: Driver::Sim,
-            name: None,
-            memory: Some(DEFAULT_SIM),
-            chunk: None,
-            align: None,
-            gpu: None,
-        };
+        let sim = DeviceSpec { memory: Some(DEFAULT_SIM), ..DeviceSpec::of(Driver::Sim) };
         let gpus = if self.model.is_none() { vec![sim.clone(), sim] } else { Vec::new() };
         Ok(Machine::from_specs(&gpus)?)
     }

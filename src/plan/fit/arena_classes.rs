@@ -46,19 +46,7 @@ fn costs(name: &str) -> Costs {
     let speeds = [ASSUMED_GPU, ASSUMED_GPU, ASSUMED_HOST];
     let (reserve, machine) = (Bytes::ZERO, &machine);
     let request = Request { model: &model, machine, speeds: &speeds, placer: &placer, reserve };
-    let choices = Choices {
-        ctx: 4096,
-        batch: 2048,
-        ubatch: 512,
-        parallel: 1,
-        flash_attn: true,
-        kv_type: "f16".to_owned(),
-        copies: 1,
-        n_gpu_layers: None,
-        tensor_split: None,
-        override_tensor: Vec::new(),
-        kv_offload: true,
-    };
+    let choices = Choices { flash_attn: true, ..Choices::of_context(4096) };
     Costs::new(&request, &choices).unwrap()
 }
 

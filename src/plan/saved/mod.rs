@@ -115,7 +115,7 @@ impl SavedPlan {
         let spec = |d: &MachineDevice| {
             let (driver, memory) = (driver(&d.driver)?, d.memory.map(Bytes));
             let gpu = d.gpu.map(GpuPlan::target);
-            Some(DeviceSpec { driver, name: Some(d.name.clone()), memory, chunk: None, align: None, gpu })
+            Some(DeviceSpec { name: Some(d.name.clone()), memory, gpu, ..DeviceSpec::of(driver) })
         };
         self.machine.iter().map(spec).collect()
     }

@@ -266,8 +266,7 @@ impl Cublas {
         /// The symbol must have the type.
         unsafe fn find<T: Copy>(library: &Library, symbol: &'static str) -> Result<T, NoCublas> {
             // SAFETY: the caller vouches for the type.
-            let found = unsafe { library.get::<T>(symbol.as_bytes()) };
-            found.map(|f| *f).map_err(|_| NoCublas::NoSymbol { symbol })
+            unsafe { libraries::function(library, symbol) }.ok_or(NoCublas::NoSymbol { symbol })
         }
         type Property = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
         // SAFETY: the caller vouches for the functions' types.

@@ -14,6 +14,15 @@ pub(crate) unsafe fn open(path: &OsStr) -> Result<Library, String> {
         .map_err(|error| error.source().map_or_else(|| error.to_string(), |why| why.to_string()))
 }
 
+/// A function of a library. None: it has none of that name.
+///
+/// # Safety
+/// The symbol must have the type.
+pub(crate) unsafe fn function<T: Copy>(library: &Library, symbol: &str) -> Option<T> {
+    // SAFETY: the caller vouches for the type.
+    unsafe { library.get::<T>(symbol.as_bytes()) }.ok().map(|found| *found)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "helpers of tests fail tests")]
 mod tests {

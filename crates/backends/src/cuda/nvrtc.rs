@@ -87,8 +87,8 @@ impl Compiler {
         /// The symbol must have the type.
         unsafe fn find<T: Copy>(library: &Library, symbol: &str) -> Result<T, String> {
             // SAFETY: the caller vouches for the type.
-            let found = unsafe { library.get::<T>(symbol.as_bytes()) };
-            found.map(|f| *f).map_err(|_| format!("NVRTC has no function {symbol}: the library is another, or too old"))
+            unsafe { libraries::function(library, symbol) }
+                .ok_or_else(|| format!("NVRTC has no function {symbol}: the library is another, or too old"))
         }
         // SAFETY: the caller vouches for the functions' types.
         unsafe {

@@ -89,6 +89,12 @@ fn count(key: &str, value: &str) -> Result<u32, String> {
 }
 
 impl DeviceSpec {
+    /// A device of which nothing is said but what drives it.
+    #[must_use]
+    pub const fn of(driver: Driver) -> Self {
+        Self { driver, name: None, memory: None, chunk: None, align: None, gpu: None }
+    }
+
     fn set(&mut self, field: &str, gpu: &mut Gpu) -> Result<(), String> {
         let (key, value) = field.split_once('=').ok_or(format!("`{field}` is no KEY=VALUE; {ALLOWED}"))?;
         let size = || parse_size(value).map_err(|e| format!("{key}: {e}"));
