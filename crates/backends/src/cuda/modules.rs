@@ -12,6 +12,7 @@ use super::nvrtc;
 use super::toolkit::{Form, Toolkit, Way, refuses_image};
 use crate::error::Fault;
 use cudarc::driver::sys::{CUfunction, CUmodule};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -157,23 +158,35 @@ fn images(context: &Context, parts: &[Part], way: Way) -> Vec<Result<Vec<u8>, St
 
 /// Compiles parts, or finds them in the cache, by as many threads as there are processors. In the order of the parts.
 pub(crate) fn compile(parts: &[Part], way: Way) -> Vec<Result<Vec<u8>, String>> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
-    let next = AtomicUsize::new(0);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let made = side_by_side(parts, threads, |part| compile_one(*part, way));
+    made.into_iter()
+        .map(|image| image.unwrap_or_else(|| Err("the thread that compiled it ended early".into())))
+        .collect()
+}
+
+/// What `make` makes of each item, in their order, by up to so many threads: fewer where the system gives no more. `None`
+/// for the item at which a helping thread panicked.
+fn side_by_side<I: Sync, T: Send>(items: &[I], threads: usize, make: impl Fn(&I) -> T + Sync) -> Vec<Option<T>> {
+    let (next, made) = (AtomicUsize::new(0), Mutex::new(items.iter().map(|_| None).collect::<Vec<Option<T>>>()));
     let work = || {
-        let mine = std::iter::from_fn(|| {
+        let turns = std::iter::from_fn(|| {
             let i = next.fetch_add(1, Ordering::Relaxed);
-            parts.get(i).map(|part| (i, compile_one(*part, way)))
+            items.get(i).map(|item| (i, item))
         });
-        mine.collect::<Vec<_>>()
+        turns.for_each(|(i, item)| {
+            let one = make(item);
+            made.lock()[i] = Some(one);
+        });
     };
-    let mut made: Vec<(usize, Result<Vec<u8>, String>)> = thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let own = work();
-        let rest = helpers.into_iter().flat_map(|helper| helper.join().unwrap_or_default());
-        own.into_iter().chain(rest).collect()
+    thread::scope(|scope| {
+        let more = 1..threads.min(items.len());
+        let helpers: Vec<_> = more.map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
+        work();
+        // What a thread that panicked did not make is missing in `made`.
+        helpers.into_iter().for_each(|helper| drop(helper.join()));
     });
-    made.sort_by_key(|(i, _)| *i);
-    made.into_iter().map(|(_, image)| image).collect()
+    made.into_inner()
 }
 
 fn compile_one(part: Part, way: Way) -> Result<Vec<u8>, String> {
@@ -196,4 +209,28 @@ fn find(context: &Context, module: CUmodule, launch: &Launch) -> Result<Function
 
 fn unknown(source: &str, why: &str) -> Fault {
     Fault::Module { module: source.into(), why: why.into() }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic, reason = "a thread has to end early")]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn what_a_thread_did_not_make_is_missing_in_its_own_place_alone() {
+        let own = thread::current().id();
+        // Both threads are at work before one of them ends.
+        let both = Barrier::new(2);
+        let made = side_by_side(&[0, 1, 2, 3, 4, 5], 2, |&i| {
+            if i < 2 {
+                both.wait();
+            }
+            assert!(thread::current().id() == own, "the helper ends at its first item");
+            i * 10
+        });
+        let missing: Vec<usize> = (0..6).filter(|&i| made[i].is_none()).collect();
+        assert!(missing == [0] || missing == [1], "{made:?}");
+        assert!(made.iter().enumerate().all(|(i, one)| one.is_none_or(|one| one == i * 10)), "{made:?}");
+    }
 }
